@@ -1,0 +1,160 @@
+"""What the admin API takes and gives. Closed: an unknown field, or a value of another type, is refused.
+
+The command line builds the same objects, so that a rule holds whichever way a change comes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from gateway.model import Revision
+from gateway.stores.interfaces import KeyRecord
+
+_ALIAS = re.compile(r"[A-Za-z0-9._:/-]{1,64}").fullmatch
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_GLOB = r"^[A-Za-z0-9._:/*?-]{1,64}$"
+_MODEL = r"^[!-~]{1,256}$"
+_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{0,200}$"
+_TEN_YEARS = 3_660 * 86_400
+
+
+def key_reference(text: str) -> str:
+    """The id or the name of a key as given. Raises ``ValueError``, without quoting: it may be the text of a key."""
+    if re.fullmatch(_NAME, text) is None or text.endswith("\n"):
+        raise ValueError("a key is meant by its id or name, 1 to 64 of A-Z a-z 0-9 . _ -")
+    return text
+
+
+def alias_name(text: str) -> str:
+    """An alias name as given. Raises ``ValueError``.
+
+    ``@`` stays free for ``name@revision``; a path segment that is empty, ``.`` or ``..`` would be rewritten by clients.
+    """
+    if _ALIAS(text) is None or not {"", ".", ".."}.isdisjoint(text.split("/")):
+        raise ValueError("an alias name is 1 to 64 of A-Z a-z 0-9 . _ : / - without empty, '.' or '..' segments")
+    return text
+
+
+Name = Annotated[str, Field(pattern=_NAME)]
+AliasName = Annotated[str, AfterValidator(alias_name)]
+AliasGlob = Annotated[str, Field(pattern=_GLOB)]
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class KeyOrder(_Closed):
+    """A key to be made. ``expires_in`` is seconds from now; ``None`` is never."""
+
+    name: Name
+    tenant: Name = "default"
+    roles: Annotated[list[Name], Field(max_length=32)] = []
+    aliases: Annotated[list[AliasGlob], Field(min_length=1, max_length=256)] = ["*"]
+    expires_in: Annotated[int, Field(ge=1, le=_TEN_YEARS)] | None = None
+
+
+class KeyView(_Closed):
+    """A key as shown: all but its secret. Times are Unix seconds."""
+
+    id: str
+    name: str
+    tenant: str
+    roles: list[str]
+    aliases: list[str]
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+    state: Literal["live", "expired", "revoked"]
+
+
+class NewKeyView(KeyView):
+    """A key just made, with its text, which is given this once."""
+
+    key: str
+
+
+class KeyList(_Closed):
+    """All keys, oldest first."""
+
+    keys: list[KeyView]
+
+
+class AliasOrder(_Closed):
+    """An assignment to be made. ``expect_revision`` makes it a compare-and-set (0: the alias must be new).
+
+    ``force`` allows a model that no replica serves now.
+    """
+
+    model: Annotated[str, Field(pattern=_MODEL)]
+    note: Annotated[str, Field(pattern=_LINE)] = ""
+    expect_revision: Annotated[int, Field(ge=0)] | None = None
+    source: Literal["api", "cli"] = "api"
+    force: bool = False
+
+
+class TargetView(_Closed):
+    """A served model and its weight."""
+
+    model: str
+    weight: int
+
+
+class AliasView(_Closed):
+    """The current revision of an alias."""
+
+    name: str
+    revision: int
+    targets: list[TargetView]
+    author: str
+    created_at: float
+    note: str
+    source: str
+
+
+class AliasList(_Closed):
+    """All aliases by name, and the generation of the table."""
+
+    generation: int
+    aliases: list[AliasView]
+
+
+def key_view(record: KeyRecord, now: float) -> KeyView:
+    """A stored key as shown at ``now``."""
+    return KeyView(**_key_fields(record, now))
+
+
+def new_key_view(record: KeyRecord, now: float, text: str) -> NewKeyView:
+    """A key just made, with its text."""
+    return NewKeyView(**_key_fields(record, now), key=text)
+
+
+def alias_view(revision: Revision) -> AliasView:
+    """A revision as shown."""
+    return AliasView(
+        name=revision.alias,
+        revision=revision.number,
+        targets=[TargetView(model=target.model, weight=target.weight) for target in revision.targets],
+        author=revision.author,
+        created_at=revision.created_at,
+        note=revision.note,
+        source=revision.source,
+    )
+
+
+def _key_fields(record: KeyRecord, now: float) -> dict[str, Any]:
+    state = "revoked" if record.revoked_at is not None else "live" if record.live(now) else "expired"
+    return {
+        "id": record.id,
+        "name": record.name,
+        "tenant": record.tenant,
+        "roles": list(record.roles),
+        "aliases": list(record.aliases),
+        "created_at": record.created_at,
+        "expires_at": record.expires_at,
+        "revoked_at": record.revoked_at,
+        "state": state,
+    }

@@ -1,0 +1,76 @@
+"""Where a command acts: the options that say so, and the rule when they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gateway.admin.presence import running_gateway
+from gateway.cli.backend import Backend, CliFault
+from gateway.cli.local import LocalBackend
+from gateway.cli.remote import RemoteBackend
+from gateway.identity.secrets import ADMIN_TOKEN, given_secret, read_secret
+from gateway.secret import Secret
+from gateway.settings import default_state, sqlite_path
+
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The three options, each ``None`` when not given."""
+
+    state: str | None = None
+    admin_url: str | None = None
+    admin_token: Secret | None = None
+
+
+def choose(where: Where, env: Mapping[str, str]) -> Backend:
+    """The backend of a command.
+
+    ``--state`` is that store itself; ``--admin-url`` or ``GATEWAY_ADMIN_URL`` the gateway there. With neither: the
+    gateway that runs on this host's state (``GATEWAY_STATE``, else the default), or that state itself when none does.
+    Raises ``CliFault`` or ``SecretFault``.
+    """
+    if where.state is not None and where.admin_url is not None:
+        raise CliFault("Give --state or --admin-url, not both: a change is made in one place.")
+    if where.state is not None:
+        return LocalBackend(where.state, env)
+    state = env.get("GATEWAY_STATE") or default_state(env)
+    folder = _folder(state)
+    url = where.admin_url or env.get("GATEWAY_ADMIN_URL") or (running_gateway(folder) if folder else None)
+    if url is None:
+        return LocalBackend(state, env)
+    host = _host(url)
+    token = where.admin_token or given_secret(ADMIN_TOKEN, env) or _kept_token(folder, host)
+    if token is None:
+        raise CliFault(
+            f"The gateway at {url} needs its admin token. Set GATEWAY_ADMIN_TOKEN or GATEWAY_ADMIN_TOKEN_FILE."
+        )
+    return RemoteBackend(url, token)
+
+
+def _folder(state: str) -> Path | None:
+    try:
+        return sqlite_path(state).parent
+    except ValueError:
+        return None
+
+
+def _host(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in {"http", "https"} and parts.hostname and "@" not in parts.netloc and parts.port != 0:
+            return parts.hostname
+    except ValueError:
+        pass
+    raise CliFault("--admin-url: expected http://HOST:PORT or https://HOST:PORT, without user and password.")
+
+
+def _kept_token(folder: Path | None, host: str) -> Secret | None:
+    """This host's own token: never for a gateway elsewhere, which has no business knowing it."""
+    if folder is None or host not in _LOOPBACK or not (folder / ADMIN_TOKEN).exists():
+        return None
+    return read_secret(folder / ADMIN_TOKEN)

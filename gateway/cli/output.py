@@ -1,0 +1,58 @@
+"""How commands speak: results on stdout, all else on stderr, faults without tracebacks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import NoReturn
+
+import orjson
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def fail(message: str) -> NoReturn:
+    """End the command with exit code 1 and a message on stderr."""
+    typer.echo(f"gateway: {message}", err=True)
+    raise typer.Exit(1)
+
+
+def note(message: str) -> None:
+    """Tell the person something that is not the result."""
+    typer.echo(message, err=True)
+
+
+def print_json(value: BaseModel | Sequence[BaseModel]) -> None:
+    """The whole object, or the list of them, on stdout."""
+    whole = value.model_dump() if isinstance(value, BaseModel) else [item.model_dump() for item in value]
+    typer.echo(orjson.dumps(whole, option=orjson.OPT_INDENT_2).decode())
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on a terminal; lines of tab-separated fields, headed by the names of the columns, in a pipe."""
+    if not sys.stdout.isatty():
+        for row in (columns, *rows):
+            typer.echo("\t".join(row))
+        return
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def print_fields(fields: Sequence[tuple[str, str]]) -> None:
+    """One object, a field a line."""
+    width = max(len(name) for name, _ in fields)
+    for name, value in fields:
+        typer.echo(f"{name:<{width}}  {value}")
+
+
+def moment(seconds: float | None) -> str:
+    """A time as a person reads it, in UTC; ``-`` for never."""
+    return "-" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"

@@ -1,0 +1,97 @@
+"""The commands' backend on a running gateway, through its admin API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from gateway.admin.schemas import AliasList, AliasOrder, AliasView, KeyList, KeyOrder, KeyView, NewKeyView
+from gateway.cli.backend import Backend, CliFault
+from gateway.secret import Secret
+
+V = TypeVar("V", bound=BaseModel)
+
+_TIMEOUT = httpx.Timeout(10.0, connect=2.0)
+
+
+class RemoteBackend(Backend):
+    """Speaks to the admin API at ``url``. Proxies of the environment and redirects are not followed."""
+
+    def __init__(self, url: str, token: Secret, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._url = url.rstrip("/")
+        self._client = httpx.AsyncClient(
+            base_url=self._url,
+            headers={"authorization": f"Bearer {token.reveal()}"},
+            timeout=_TIMEOUT,
+            trust_env=False,
+            follow_redirects=False,
+            transport=transport,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.aclose()
+
+    async def create_key(self, order: KeyOrder) -> NewKeyView:
+        """Make a key."""
+        return await self._ask(NewKeyView, "POST", "/admin/keys", order)
+
+    async def list_keys(self) -> Sequence[KeyView]:
+        """All keys, oldest first."""
+        return (await self._ask(KeyList, "GET", "/admin/keys")).keys
+
+    async def show_key(self, key: str) -> KeyView:
+        """A key by id or name."""
+        return await self._ask(KeyView, "GET", f"/admin/keys/{key}")
+
+    async def revoke_key(self, key: str) -> KeyView:
+        """End a key by id or name."""
+        return await self._ask(KeyView, "POST", f"/admin/keys/{key}/revoke")
+
+    async def list_aliases(self) -> Sequence[AliasView]:
+        """All aliases by name."""
+        return (await self._ask(AliasList, "GET", "/admin/aliases")).aliases
+
+    async def show_alias(self, name: str) -> AliasView:
+        """The current revision of an alias."""
+        return await self._ask(AliasView, "GET", f"/admin/aliases/{name}")
+
+    async def set_alias(self, name: str, order: AliasOrder) -> AliasView:
+        """Append a revision."""
+        return await self._ask(AliasView, "PUT", f"/admin/aliases/{name}", order)
+
+    async def _ask(self, view: type[V], method: str, path: str, order: BaseModel | None = None) -> V:
+        try:
+            response = await self._client.request(method, path, json=None if order is None else order.model_dump())
+        except httpx.TransportError as error:
+            raise CliFault(
+                f"No gateway answers at {self._url} ({type(error).__name__}). "
+                "Check that it runs and that --admin-url (GATEWAY_ADMIN_URL) names its admin listener."
+            ) from None
+        if response.status_code == 401:
+            raise CliFault(
+                f"The gateway at {self._url} refused the admin token. Give it as GATEWAY_ADMIN_TOKEN or "
+                "GATEWAY_ADMIN_TOKEN_FILE; on the gateway's host it is the file admin-token in its state folder."
+            )
+        if not response.is_success:
+            raise CliFault(_message(response, self._url))
+        try:
+            return view.model_validate_json(response.content)
+        except ValidationError:
+            raise CliFault(f"What answers at {self._url} is not an admin API of this version.") from None
+
+
+def _message(response: httpx.Response, url: str) -> str:
+    try:
+        said: Any = response.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return f"What answers at {url} is not a gateway's admin API (status {response.status_code})."
+    return str(said)

@@ -1,0 +1,100 @@
+"""The shell around every command: options that all share, and faults turned into exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from textwrap import indent
+from types import MappingProxyType
+from typing import Annotated, Any, TypeVar
+
+import typer
+from pydantic import BaseModel, ValidationError
+
+from gateway.cli.backend import Backend, CliFault
+from gateway.cli.choose import Where, choose
+from gateway.cli.output import fail
+from gateway.errors import GatewayError
+from gateway.identity.secrets import SecretFault
+from gateway.policy.document import PolicyFault
+from gateway.secret import Secret
+from gateway.settings import SettingsFault
+from gateway.stores.interfaces import StoreError
+
+T = TypeVar("T")
+B = TypeVar("B", bound=BaseModel)
+
+State = Annotated[
+    str | None,
+    typer.Option(
+        "--state", metavar="URL", help="Act on this state directly, such as sqlite:///var/lib/gateway/state.db."
+    ),
+]
+AdminUrl = Annotated[
+    str | None,
+    typer.Option("--admin-url", metavar="URL", help="Act through the gateway there. Also GATEWAY_ADMIN_URL."),
+]
+AdminToken = Annotated[
+    str | None,
+    typer.Option(
+        "--admin-token", metavar="TOKEN", help="Its admin token. Better GATEWAY_ADMIN_TOKEN: options show in 'ps'."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the whole object as JSON.")]
+
+_DURATION = re.compile(r"([0-9]{1,9})([smhdw])").fullmatch
+_UNITS = MappingProxyType({"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800})
+
+
+def where(state: str | None, admin_url: str | None, admin_token: str | None) -> Where:
+    """The shared options as one value."""
+    return Where(state, admin_url, None if admin_token is None else Secret(admin_token))
+
+
+def act(place: Where, work: Callable[[Backend], Awaitable[T]]) -> T:
+    """Do the work on the backend that the options choose. Ends with exit code 1 and a message when it fails."""
+    with faults_reported():
+        return asyncio.run(_within(place, work))
+
+
+@contextmanager
+def faults_reported() -> Iterator[None]:
+    """Turn what is known to go wrong into a message on stderr and exit code 1, never a traceback."""
+    try:
+        yield
+    except StoreError as error:
+        fail(f"{str(error).rstrip('.')}.")
+    except GatewayError as error:
+        fail(error.message)
+    except (CliFault, SecretFault) as error:
+        fail(str(error))
+    except (SettingsFault, PolicyFault) as error:
+        fail(f"the configuration is not valid:\n{indent(str(error), '  ')}")
+    except OSError as error:
+        fail(f"{error.filename or 'input or output'}: {error.strerror or type(error).__name__}.")
+
+
+async def _within(place: Where, work: Callable[[Backend], Awaitable[T]]) -> T:
+    async with choose(place, os.environ) as backend:
+        return await work(backend)
+
+
+def checked(kind: type[B], **values: Any) -> B:
+    """An order built from options. A value that breaks its rule is a usage error (exit code 2)."""
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        name = str(first["loc"][0]) if first["loc"] else "value"
+        raise typer.BadParameter(f"{name}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def duration(text: str) -> int:
+    """Seconds in ``90d``, ``12h``, ``30m``, ``45s`` or ``2w``. Raises ``typer.BadParameter``."""
+    match = _DURATION(text)
+    if match is None:
+        raise typer.BadParameter("expected a number with a unit of s, m, h, d or w, such as 90d")
+    return int(match[1]) * _UNITS[match[2]]

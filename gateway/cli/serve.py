@@ -1,0 +1,56 @@
+"""``gateway serve``: run a gateway."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.cli.output import note
+from gateway.cli.run import faults_reported
+from gateway.policy.guards import load_guards
+from gateway.settings import load_settings
+
+
+def serve(
+    *,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="gateway.yaml. Also GATEWAY_CONFIG.")
+    ] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option("--engine", metavar="URL", help="An engine, such as http://127.0.0.1:8000. Repeatable."),
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="For applications; 127.0.0.1:8080 by default.")
+    ] = None,
+    admin: Annotated[
+        str | None, typer.Option("--admin", metavar="HOST:PORT", help="For operators; 127.0.0.1:9090 by default.")
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="URL", help="sqlite:///PATH; in your state folder by default.")
+    ] = None,
+    policies: Annotated[
+        str | None, typer.Option("--policies", metavar="DIR", help="Folder of policy files; those shipped by default.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Only say whether the configuration is valid.")] = False,
+) -> None:
+    """Run a gateway in front of engines that listen on this host. Flags override GATEWAY_* variables and the file."""
+    flags = {
+        "engines": engine or None,
+        "listen": listen,
+        "admin": admin,
+        "state": state,
+        "policies": policies,
+    }
+    from gateway.app import serve as run_gateway  # noqa: PLC0415 - the other commands need not wait for the server
+
+    with faults_reported():
+        settings = load_settings(flags, os.environ, config)
+        load_guards(settings.policies / "guards.yaml")
+        code = 0 if check else run_gateway(settings, os.environ, note)
+    if check:
+        note("The configuration is valid.")
+    raise typer.Exit(code)

@@ -1,0 +1,202 @@
+"""What each kind of setting looks like: from a given value to a typed one, or a report of what was expected. Pure.
+
+Nothing here quotes a value: an address may hold a password.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from gateway.configfile import Given
+from gateway.model import EngineSpec
+
+Report: TypeAlias = Callable[[Given, str], None]
+Parser: TypeAlias = Callable[[Given, Report], Any]
+"""Gives the value, or reports at least one fault and gives something that will not be used."""
+
+_HOST = r"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})"
+_ADDRESS = re.compile(rf"(?P<host>{_HOST}):(?P<port>[0-9]{{1,5}})").fullmatch
+_ENGINE = re.compile(rf"(?P<scheme>https?)://(?P<host>{_HOST})(?::(?P<port>[0-9]{{1,5}}))?/?").fullmatch
+_HOST_VALUE = re.compile(rf"(?:{_HOST})(?::[0-9]{{1,5}})?").fullmatch
+_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}").fullmatch
+_DEFAULT_PORTS = MappingProxyType({"http": 80, "https": 443})
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a listener binds. Port 0 takes a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def sqlite_path(url: str) -> Path:
+    """The absolute path in ``sqlite:///PATH``. Raises ``ValueError`` with what was expected."""
+    if url.startswith(("redis:", "rediss:", "redis+")):
+        raise ValueError("expected sqlite:///PATH: this version does not support Redis")
+    path = url.removeprefix("sqlite://")
+    if path == url or not path.startswith("/") or path.endswith("/") or "\0" in path:
+        raise ValueError("expected sqlite:///PATH with an absolute path, such as sqlite:///var/lib/gateway/state.db")
+    return Path(path)
+
+
+def address(given: Given, report: Report) -> Address | None:
+    """``HOST:PORT``, an IPv6 host in brackets."""
+    match = _ADDRESS(given.value) if isinstance(given.value, str) else None
+    if match is None or int(match["port"]) > 65_535 or not _sound_host(match["host"]):
+        report(given, "HOST:PORT, such as 127.0.0.1:8080")
+        return None
+    return Address(match["host"].strip("[]"), int(match["port"]))
+
+
+def state(given: Given, report: Report) -> str | None:
+    """A state URL."""
+    try:
+        sqlite_path(given.value if isinstance(given.value, str) else "")
+    except ValueError as fault:
+        report(given, str(fault).removeprefix("expected "))
+        return None
+    return str(given.value)
+
+
+def folder(given: Given, report: Report) -> Path | None:
+    """A folder that exists; relative to the file that names it."""
+    path = given.base / given.value if isinstance(given.value, str) else None
+    if path is None or not path.is_dir():
+        report(given, "a folder that exists")
+        return None
+    return path
+
+
+def seconds(given: Given, report: Report) -> float:
+    """A time of more than 0 and at most a day."""
+    value = _number(given.value)
+    if not 0 < value <= 86_400:
+        report(given, "seconds, more than 0 and at most 86400")
+    return value
+
+
+def whole(low: int, high: int) -> Parser:
+    """A parser of whole numbers from ``low`` to ``high``."""
+
+    def parse(given: Given, report: Report) -> int:
+        value = _number(given.value)
+        if not (low <= value <= high and value.is_integer()):
+            report(given, f"a whole number from {low} to {high}")
+            return low
+        return int(value)
+
+    return parse
+
+
+def hosts(given: Given, report: Report) -> tuple[str, ...]:
+    """A list of host names, each perhaps with a port; lower-cased."""
+    found = []
+    for item in _items(given, report, "a list of hosts"):
+        if not isinstance(item.value, str) or _HOST_VALUE(item.value) is None:
+            report(item, "a host name or address, perhaps with :PORT")
+            continue
+        found.append(item.value.lower())
+    return tuple(found)
+
+
+def engines(given: Given, report: Report) -> tuple[tuple[Given, EngineSpec], ...]:
+    """A list of engines, each a URL or ``{url: ..., labels: {...}}``, with the places where they are given."""
+    found = [(item, _engine(item, report)) for item in _items(given, report, "a list of engines")]
+    return tuple((item, spec) for item, spec in found if spec is not None)
+
+
+def is_https(spec: EngineSpec) -> bool:
+    """Whether an engine is to be reached by TLS."""
+    return spec.url.startswith("https:")
+
+
+def is_loopback(spec: EngineSpec) -> bool:
+    """Whether an engine's address never leaves this host: 127.0.0.0/8, ::1 or ``localhost``."""
+    host = engine_host(spec)
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def engine_host(spec: EngineSpec) -> str:
+    """The host of an engine's URL, without brackets."""
+    return spec.url.partition("://")[2].rpartition(":")[0].strip("[]")
+
+
+def _engine(given: Given, report: Report) -> EngineSpec | None:
+    if not isinstance(given.value, dict):
+        url = _engine_url(given, report)
+        return None if url is None else EngineSpec(url)
+    for name in given.value.keys() - {"url", "labels"}:
+        report(given.value[name], "only url and labels in an engine")
+    if "url" not in given.value:
+        report(given, "url in an engine")
+        return None
+    url = _engine_url(given.value["url"], report)
+    labels = _labels(given.value.get("labels", Given({}, given.where)), report)
+    return None if url is None else EngineSpec(url, MappingProxyType(labels))
+
+
+def _engine_url(given: Given, report: Report) -> str | None:
+    match = _ENGINE(given.value) if isinstance(given.value, str) else None
+    if match is None or not _sound_host(match["host"]):
+        report(given, "http://HOST:PORT without user, path or query")
+        return None
+    port = int(match["port"] or _DEFAULT_PORTS[match["scheme"]])
+    if not 0 < port <= 65_535:
+        report(given, "a port from 1 to 65535")
+        return None
+    return f"{match['scheme']}://{match['host'].lower()}:{port}"
+
+
+def _labels(given: Given, report: Report) -> dict[str, str]:
+    if not isinstance(given.value, dict):
+        report(given, "labels as names and texts, such as {gpu: a100}")
+        return {}
+    for name, item in given.value.items():
+        if _LABEL(name) is None or not isinstance(item.value, str | int | float):
+            report(item, "labels as names and texts, such as {gpu: a100}")
+    return {name: str(item.value) for name, item in given.value.items()}
+
+
+def _sound_host(host: str) -> bool:
+    """A bracketed host has to be IPv6; one that ends in a number has to be IPv4 (never 127.1 or 0x7f.1)."""
+    try:
+        if host.startswith("["):
+            return ipaddress.ip_address(host.strip("[]")).version == 6
+        if re.fullmatch(r"(?:0[xX][0-9A-Fa-f]*|[0-9]+)\.?", host.rstrip(".").rpartition(".")[2]):
+            return ipaddress.ip_address(host).version == 4
+    except ValueError:
+        return False
+    return ".." not in host
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return math.nan
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def _items(given: Given, report: Report, expected: str) -> Sequence[Given]:
+    """The items of a list; a text is a list with commas, as the environment gives it."""
+    if isinstance(given.value, str):
+        return [Given(text.strip(), given.where) for text in given.value.split(",") if text.strip()]
+    if not isinstance(given.value, list | tuple):
+        report(given, expected)
+        return []
+    return [item if isinstance(item, Given) else Given(item, given.where) for item in given.value]

@@ -1,0 +1,85 @@
+"""What the control loops of one instance do: follow the store, look at the engines, say what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpx
+
+from gateway.errors import Unavailable
+from gateway.fleet.probe import probe_all
+from gateway.fleet.registry import Registry
+from gateway.fleet.replica import State
+from gateway.identity.keyring import KeyRing
+from gateway.stores.aliases import AliasView, name_served_models
+from gateway.stores.interfaces import StateStore, StoreError
+
+Report = Callable[[str], None]
+
+
+class Control:
+    """Steps for the supervisor's loops. Expected failures are reported when they begin and when they end."""
+
+    def __init__(
+        self, store: StateStore, keys: KeyRing, aliases: AliasView, registry: Registry, report: Report
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._aliases = aliases
+        self._registry = registry
+        self._report = report
+        self._states: dict[int, State] = {}
+        self._store_down = False
+        self._name_models = False
+
+    async def first(self, client: httpx.AsyncClient) -> None:
+        """Before listening: the store must be readable, and engines that are there are known.
+
+        Only an installation without any alias gets automatic ones. Raises ``StoreUnavailable``.
+        """
+        await self.reload()
+        self._name_models = not self._aliases.table.current
+        await self.probe(client)
+
+    async def reload(self) -> None:
+        """Take in what changed in the store. Raises ``StoreUnavailable``; what was known then stands."""
+        await self._keys.refresh()
+        await self._aliases.refresh()
+
+    async def sync(self) -> None:
+        """``reload``, with an unreachable store reported."""
+        try:
+            await self.reload()
+        except Unavailable as error:
+            if not self._store_down:
+                self._report(f"state store: {error}; serving what is cached")
+            self._store_down = True
+            return
+        if self._store_down:
+            self._report("state store: back")
+        self._store_down = False
+
+    async def probe(self, client: httpx.AsyncClient) -> None:
+        """Look at every engine; in a new installation give each served model an alias of its own name."""
+        await probe_all(client, self._registry)
+        for replica in self._registry.replicas:
+            state = replica.life.state
+            if self._states.get(replica.index) is not state:
+                self._states[replica.index] = state
+                serves = ", ".join(replica.life.seen.models) or "nothing yet"
+                self._report(f"replica {replica.index} at {replica.spec.url}: {state.value}, serves {serves}")
+        if self._name_models:
+            await self._make_aliases()
+
+    async def _make_aliases(self) -> None:
+        missing = [model for model in self._registry.served_models() if model not in self._aliases.table.current]
+        if not missing:
+            return
+        try:
+            made = await name_served_models(self._store, missing)
+            await self.reload()
+        except StoreError as error:
+            self._report(f"cannot make aliases: {error}")
+            return
+        for revision in made:
+            self._report(f"made alias {revision.label} for the served model of that name")

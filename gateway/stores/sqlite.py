@@ -1,0 +1,212 @@
+"""The embedded state store: one SQLite file, shared by every process of one host that opens it.
+
+SQLite calls block, so one worker thread owns the connection and the event loop only awaits it. Write-ahead logging lets
+readers go on while another process writes. ``synchronous=NORMAL`` keeps the file sound through a crash of the process;
+a power failure may lose the last commits (not the file), a key revoked in the last moments among them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Self, TypeVar
+
+from gateway.model import AliasTable, Revision, Target
+from gateway.stores import queries
+from gateway.stores.interfaces import KeyRecord, StoreUnavailable, Versions
+from gateway.stores.schema import APPLICATION_ID, MIGRATIONS
+
+T = TypeVar("T")
+
+# Primary result codes of SQLite and what an operator can do about them. https://www.sqlite.org/rescode.html
+_DAMAGED = "is damaged or is not a SQLite database. Nothing was changed: restore a copy, or move the file away"
+_LOCKED = "is locked by another process. Try again; look for a stuck process if it stays so"
+_REASONS = MappingProxyType(
+    {
+        sqlite3.SQLITE_BUSY: _LOCKED,
+        sqlite3.SQLITE_LOCKED: _LOCKED,
+        sqlite3.SQLITE_FULL: "cannot grow: the disk is full. Nothing was changed; free some space",
+        sqlite3.SQLITE_IOERR: "cannot be read or written: the disk reports an error or has no space left",
+        sqlite3.SQLITE_CORRUPT: _DAMAGED,
+        sqlite3.SQLITE_NOTADB: _DAMAGED,
+        sqlite3.SQLITE_READONLY: "cannot be written: check the permissions of the file and its folder, and the mount",
+        sqlite3.SQLITE_PERM: "cannot be opened: check the permissions of the file and its folder",
+        sqlite3.SQLITE_CANTOPEN: "cannot be opened: check that its folder exists and may be written",
+    }
+)
+
+
+class SqliteStore:
+    """``StateStore`` over one file. Make it with ``open``; ``close`` releases the file and the thread."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, worker: ThreadPoolExecutor) -> None:
+        self._path = path
+        self._connection = connection
+        self._worker = worker
+        self._identity = _identity(path)
+        self._closed = False
+
+    @classmethod
+    async def open(cls, path: Path, *, busy_timeout: float = 2.0) -> Self:
+        """Open or create the file. ``busy_timeout`` is how many seconds a call waits for another process's lock.
+
+        Raises ``StoreUnavailable`` when it cannot be opened, is damaged, belongs to something else or to a newer
+        version; such a file is left as it is.
+        """
+        worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gateway-store")
+        try:
+            connection = await asyncio.get_running_loop().run_in_executor(worker, _open, path, busy_timeout)
+            return cls(path, connection, worker)
+        except BaseException:
+            worker.shutdown(wait=False)
+            raise
+
+    async def close(self) -> None:
+        """Release the file and the thread. Idempotent; calls under way finish first."""
+        if not self._closed:
+            self._closed = True
+            await asyncio.get_running_loop().run_in_executor(self._worker, self._connection.close)
+            self._worker.shutdown(wait=False)
+
+    async def versions(self) -> Versions:
+        """Both counters, cheaply."""
+        return await self._run(queries.versions)
+
+    async def add_key(self, digest: bytes, record: KeyRecord, *, author: str) -> None:
+        """Store a key under the keyed hash of its text; ``Conflict`` as the interface says."""
+        await self._write(lambda db: queries.add_key(db, digest, record, author))
+
+    async def find_key(self, digest: bytes) -> KeyRecord | None:
+        """The key with that keyed hash, live or not."""
+        return await self._run(lambda db: queries.key_where(db, "digest = ?", digest))
+
+    async def get_key(self, key_id: str) -> KeyRecord:
+        """A key by id or by name. Raises ``NotFound``."""
+        return await self._run(lambda db: queries.named_key(db, key_id))
+
+    async def list_keys(self) -> Sequence[KeyRecord]:
+        """All keys, oldest first."""
+        return await self._run(queries.all_keys)
+
+    async def revoke_key(self, key_id: str, *, at: float, author: str) -> KeyRecord:
+        """End a key by id or name; ending an ended one changes nothing. Raises ``NotFound``."""
+        return await self._write(lambda db: queries.revoke_key(db, key_id, at, author))
+
+    async def alias_table(self) -> AliasTable:
+        """All current revisions and the generation, read in one transaction."""
+        return await self._run(queries.alias_table)
+
+    async def assign_alias(
+        self,
+        alias: str,
+        targets: Sequence[Target],
+        *,
+        author: str,
+        at: float,
+        note: str = "",
+        source: str = "api",
+        expect_revision: int | None = None,
+    ) -> Revision:
+        """Append a revision and make it current; ``Conflict`` as the interface says."""
+        wanted = Revision(
+            alias=alias, number=0, targets=tuple(targets), author=author, created_at=at, note=note, source=source
+        )
+        return await self._write(lambda db: queries.assign_alias(db, wanted, expect_revision))
+
+    async def alias_history(self, alias: str) -> Sequence[Revision]:
+        """All revisions, oldest first. Raises ``NotFound``."""
+        return await self._run(lambda db: queries.history(db, alias))
+
+    async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._run(lambda db: queries.in_transaction(db, "IMMEDIATE", work))
+
+    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        if self._closed:
+            raise StoreUnavailable(f"state store {self._path} is closed")
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._guarded, work)
+
+    def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        # SQLite goes on happily with a file that was deleted or replaced: writes would vanish and no revocation made
+        # by another process would ever arrive.
+        if _identity(self._path) != self._identity:
+            raise StoreUnavailable(
+                f"state store {self._path} was removed or replaced while in use. Restart the gateway"
+            )
+        with _translated(self._path):
+            return work(self._connection)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the system raise into ``StoreUnavailable``, by table."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        # The low byte is the primary code; the rest tells variants apart.
+        reason = _REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, f"failed ({type(error).__name__})")
+        raise StoreUnavailable(f"state store {path} {reason}.") from error
+    except OSError as error:
+        raise StoreUnavailable(f"state store {path} cannot be opened: {error.strerror}.") from error
+
+
+def _open(path: Path, busy_timeout: float) -> sqlite3.Connection:
+    with _translated(path):
+        _prepare_file(path)
+        connection = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None, check_same_thread=False)
+        try:
+            _check_owner(connection, path)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            queries.in_transaction(connection, "IMMEDIATE", lambda db: _migrate(db, path))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _prepare_file(path: Path) -> None:
+    """Create the file (0600) and the folders that are missing (0700). SQLite gives its side files the same mode."""
+    for folder in reversed(path.parents):
+        if not folder.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    if path.stat().st_mode & 0o022:
+        raise StoreUnavailable(f"state store {path} may be changed by other users. Run: chmod 600 {path}")
+
+
+def _check_owner(db: sqlite3.Connection, path: Path) -> int:
+    """The file's schema version. Raises ``StoreUnavailable`` for a file that is not ours or is newer than this code."""
+    version = int(queries.scalar(db, "PRAGMA user_version"))
+    application = int(queries.scalar(db, "PRAGMA application_id"))
+    empty = version == 0 and application == 0 and int(queries.scalar(db, "SELECT count(*) FROM sqlite_schema")) == 0
+    if not empty and application != APPLICATION_ID:
+        raise StoreUnavailable(f"state store {path} is a database of another program. Choose another file.")
+    if version > len(MIGRATIONS):
+        raise StoreUnavailable(
+            f"state store {path} was written by a newer gateway (schema {version}; this one knows {len(MIGRATIONS)}). "
+            "Nothing was changed: upgrade this gateway, or restore a copy made before the upgrade."
+        )
+    return version
+
+
+def _migrate(db: sqlite3.Connection, path: Path) -> None:
+    # The version is read again under the write lock: another process may have done the work meanwhile.
+    for statements in MIGRATIONS[_check_owner(db, path) :]:
+        for statement in statements:
+            db.execute(statement)
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")

@@ -1,0 +1,65 @@
+"""The closed set of things that may be written about a request. What is not registered here cannot be recorded.
+
+None of them is text from a client or an engine: names are the operator's, codes and kinds come from closed sets, the
+rest are numbers and ids that the gateway made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from gateway.telemetry.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One registered field. ``values`` says how many there can be: few, many, or a number."""
+
+    name: str
+    type: type | tuple[type, ...]
+    meaning: str
+    values: str
+
+
+_FLOAT = (float, int, type(None))
+_COUNT = (int, type(None))
+_NAME = (str, type(None))
+
+FIELDS: tuple[Field, ...] = (
+    Field("time", float, "when the request arrived, Unix seconds", "number"),
+    Field("request_id", str, "the gateway's id of the request, also the client's x-request-id", "many"),
+    Field("endpoint", str, "kind of endpoint, from Endpoint", "few"),
+    Field("tenant", _NAME, "tenant of the principal", "few"),
+    Field("key_id", _NAME, "id of the API key, never any part of its secret", "many"),
+    Field("alias", _NAME, "alias that was called, once it was found and allowed", "few"),
+    Field("revision", _COUNT, "revision of the alias that served the request", "number"),
+    Field("model", _NAME, "served model that the revision named", "few"),
+    Field("replica", _COUNT, "index of the replica tried last, in the order of the configuration", "number"),
+    Field("attempts", int, "replicas tried", "number"),
+    Field("stream", bool, "whether the client asked for a stream", "few"),
+    Field("status", int, "HTTP status sent, 499 when the client left first", "few"),
+    Field("error", _NAME, "error code, from errors.CODES", "few"),
+    Field("reason", _NAME, "how an engine failed: connect, busy, reset, protocol, timeout, refused", "few"),
+    Field("finish", _NAME, "why the engine ended, from a closed set, else other", "few"),
+    Field("prompt_tokens", _COUNT, "prompt tokens as the engine counted them", "number"),
+    Field("cached_tokens", _COUNT, "those of them that came from its prefix cache", "number"),
+    Field("completion_tokens", _COUNT, "tokens generated", "number"),
+    Field("request_bytes", int, "size of the request body", "number"),
+    Field("response_bytes", int, "size of the answer's body", "number"),
+    Field("events", _COUNT, "events of a stream; not tokens", "number"),
+    Field("ttft_ms", _FLOAT, "from arrival to the first event of a stream", "number"),
+    Field("tpot_ms", _FLOAT, "per output token after the first", "number"),
+    Field("overhead_ms", _FLOAT, "time that the gateway itself added before the answer began", "number"),
+    Field("duration_ms", float, "from arrival to the end", "number"),
+)
+
+_NAMES = tuple(field.name for field in FIELDS)
+_values: Callable[[Trace], tuple[Any, ...]] = attrgetter(*_NAMES)
+
+
+def record_of(trace: Trace) -> dict[str, Any]:
+    """The record of a request: every registered field, and nothing else."""
+    return dict(zip(_NAMES, _values(trace), strict=True))

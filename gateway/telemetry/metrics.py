@@ -1,0 +1,115 @@
+"""Every metric of the gateway, declared in one place. Labels come from closed sets: endpoints, aliases, error codes.
+
+Names and bucket bounds of the ``gen_ai_*`` families follow OpenTelemetry's semantic conventions for generative AI
+metrics; the gateway's own start with ``gateway_``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from gateway.model import Endpoint
+from gateway.telemetry.cells import Counter, Histogram
+from gateway.telemetry.trace import Trace
+
+DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+TOKENS = tuple(float(4**power) for power in range(14))
+OVERHEAD = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+
+# OpenTelemetry's well-known operation names; the rest keep the endpoint's own.
+OPERATIONS: Mapping[str, str] = MappingProxyType(
+    {
+        Endpoint.COMPLETIONS.value: "text_completion",
+        Endpoint.RESPONSES.value: "chat",
+        Endpoint.MESSAGES.value: "chat",
+    }
+)
+
+# (name, meaning, labels, values by labels), read when a scrape comes.
+GaugeReader = Callable[[], Iterable[tuple[tuple[str, ...], float]]]
+
+
+class Metrics:
+    """The families and how one finished request moves them."""
+
+    def __init__(self) -> None:
+        common = ("gen_ai_operation_name", "gen_ai_request_model")
+        self.duration = Histogram(
+            "gen_ai_server_request_duration_seconds",
+            "From the request's arrival to the end of its answer",
+            (*common, "error_type"),
+            DURATION,
+        )
+        self.first_token = Histogram(
+            "gen_ai_server_time_to_first_token_seconds",
+            "From the request's arrival to the first event of a streamed answer",
+            common,
+            FIRST_TOKEN,
+        )
+        self.per_token = Histogram(
+            "gen_ai_server_time_per_output_token_seconds",
+            "Per output token after the first, by the engine's own count of tokens",
+            common,
+            PER_TOKEN,
+        )
+        self.tokens = Histogram(
+            "gen_ai_client_token_usage", "Tokens per request", (*common, "gen_ai_token_type"), TOKENS
+        )
+        self.overhead = Histogram(
+            "gateway_overhead_seconds", "Time that the gateway itself added to a request", ("endpoint",), OVERHEAD
+        )
+        self.requests = Counter("gateway_requests", "Requests answered", ("endpoint", "status"))
+        self.refusals = Counter("gateway_refusals", "Requests that were not served, by error code", ("code",))
+        self.retries = Counter(
+            "gateway_retries", "Requests sent to another replica, by how the first failed", ("reason",)
+        )
+        self._gauges: list[tuple[str, str, tuple[str, ...], GaugeReader]] = []
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def gauge(self, name: str, meaning: str, labels: tuple[str, ...], read: GaugeReader) -> None:
+        """Add a gauge that is read at each scrape."""
+        self._gauges.append((name, meaning, labels, read))
+
+    def observe(self, trace: Trace) -> None:
+        """Count a finished request."""
+        operation = OPERATIONS.get(trace.endpoint, trace.endpoint)
+        alias = trace.alias or ""
+        self.requests.add(trace.endpoint, str(trace.status))
+        if trace.error is not None:
+            self.refusals.add(trace.error)
+        if trace.overhead_ms is not None:
+            self.overhead.at(trace.endpoint).observe(trace.overhead_ms / 1e3)
+        if trace.alias is None:
+            return
+        self.duration.at(operation, alias, trace.error or "").observe(trace.duration_ms / 1e3)
+        if trace.ttft_ms is not None:
+            self.first_token.at(operation, alias).observe(trace.ttft_ms / 1e3)
+        if trace.tpot_ms is not None:
+            self.per_token.at(operation, alias).observe(trace.tpot_ms / 1e3)
+        if trace.prompt_tokens is not None:
+            self.tokens.at(operation, alias, "input").observe(trace.prompt_tokens)
+        if trace.completion_tokens is not None:
+            self.tokens.at(operation, alias, "output").observe(trace.completion_tokens)
+
+    def collect(self) -> Iterable[Metric]:
+        """All families, for the library's registry."""
+        families = (self.duration, self.first_token, self.per_token, self.tokens, self.overhead)
+        for family in (*families, self.requests, self.refusals, self.retries):
+            yield from family.collect()
+        for name, meaning, labels, read in self._gauges:
+            gauge = GaugeMetricFamily(name, meaning, labels=labels)
+            for values, value in read():
+                gauge.add_metric(values, value)
+            yield gauge
+
+    def render(self) -> bytes:
+        """The exposition text of a scrape."""
+        return generate_latest(self._registry)

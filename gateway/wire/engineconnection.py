@@ -1,0 +1,291 @@
+"""One keep-alive connection to an engine: requests out, answers in, deadlines and bounds on what an engine may do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, cast
+
+import httptools
+
+from gateway.errors import EngineFailure, EngineProtocolError, EngineReset, EngineTimeout
+from gateway.wire.answer import Answer, UpstreamLimits
+from gateway.wire.deadline import NEVER
+
+_NO_BODY = frozenset({204, 304})
+_MAX_INTERIM = 4
+
+
+class Home(Protocol):
+    """The pool that a connection belongs to."""
+
+    loop: asyncio.AbstractEventLoop
+    limits: UpstreamLimits
+
+    def watch(self, connection: EngineConnection) -> None:
+        """A connection has been made: its deadlines count from here on."""
+        ...
+
+    def give_back(self, connection: EngineConnection) -> None:
+        """A connection is free again."""
+        ...
+
+    def forget(self, connection: EngineConnection) -> None:
+        """A connection is gone."""
+        ...
+
+
+_UNPARSED = (httptools.HttpParserError, httptools.HttpParserCallbackError, httptools.HttpParserUpgrade)
+
+
+class EngineConnection(asyncio.Protocol):
+    """One connection to one replica, for one request at a time."""
+
+    def __init__(self, pool: Home) -> None:
+        self.loop = pool.loop
+        self.limits = pool.limits
+        self._idle = pool.limits.idle
+        self.deadline = NEVER
+        self._pool = pool
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self._head: asyncio.Future[Answer] | None = None
+        self._answer: Answer | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body: list[bytes] = []
+        # The list's own method, not one around it: each chunk of a stream passes here.
+        self.on_body: Callable[[bytes], None] = self._body.append
+        self._parser = httptools.HttpResponseParser(self)
+        self._pieces = 0
+        self._ended = False
+        self._interim = 0
+        self._head_bytes = 0
+        self._bare_bytes = 0
+        self._bare_since = 0
+        self._total_at = NEVER
+        self._reusable = False
+        self._paused = False
+        self.lost = False
+        self.virgin = True  # no byte of the current answer has come
+
+    # --- one request
+
+    async def send(self, head: bytes, body: bytes, total_at: float) -> Answer:
+        """Send a request; returns when the answer's head has come. Raises ``EngineFailure``.
+
+        ``total_at`` is when the whole answer must be there, in the loop's seconds.
+        """
+        if self.lost:
+            raise EngineReset
+        self.virgin = True
+        self._headers = []
+        self._body.clear()
+        self._ended = self._reusable = False
+        self._interim = self._head_bytes = self._bare_bytes = 0
+        self._total_at = total_at
+        self.deadline = min(self.loop.time() + self.limits.first_byte, total_at)
+        answered: asyncio.Future[Answer] = self.loop.create_future()
+        self._head = answered
+        try:
+            self._transport.write(head + body if len(body) < 65536 else head)
+            if len(body) >= 65536:
+                self._transport.write(body)
+            return await answered
+        except asyncio.CancelledError:
+            if answered.done() and not answered.cancelled():
+                answered.exception()  # seen; nobody is left to raise it to
+            self.abort()
+            raise
+
+    def release(self, *, clean: bool) -> None:
+        """The answer's holder is done with it."""
+        self._answer = None
+        self.deadline = NEVER
+        # A request body still on its way means that the engine answered early and may not read the rest.
+        if clean and self._reusable and not self.lost and not self._transport.get_write_buffer_size():
+            self._pool.give_back(self)
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close at once; bytes not yet sent are dropped. Idempotent."""
+        self.lost = True
+        self._pool.forget(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        """Stop reading; the clock for silence stops too. Idempotent."""
+        if not self._paused and not self.lost and not self._ended:
+            self._paused = True
+            self.deadline = self._total_at
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on. Idempotent."""
+        if self._paused and not self.lost:
+            self._paused = False
+            self.deadline = min(self.loop.time() + self.limits.idle, self._total_at)
+            self._transport.resume_reading()
+
+    # --- the event loop's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected. A connection that its asker no longer waits for is closed by its deadline."""
+        self._transport = cast(asyncio.Transport, transport)
+        if self.lost:
+            self._transport.abort()
+            return
+        self.deadline = self.loop.time() + self.limits.connect
+        self._pool.watch(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the engine."""
+        if self.lost or self._ended or self._answer is None:
+            self._begin(data)
+            return
+        try:
+            self._parser.feed_data(data)
+        except _UNPARSED:
+            self._spoilt()
+            return
+        if not self._body and not self._ended:
+            self._count_bare(len(data))
+        self._deliver()
+
+    def _begin(self, data: bytes) -> None:
+        """Bytes while no answer is under way: the head of one, or what nobody asked for."""
+        if self.lost:
+            return
+        if self._ended and self._answer is not None:
+            self.lost = True  # bytes behind the answer: it stands, the connection does not
+            return
+        if self._head is None:
+            self.abort()  # nothing was asked: these bytes would be taken for the next answer
+            return
+        self.virgin = False
+        self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except _UNPARSED:
+            self._spoilt()
+            return
+        if self._answer is not None:
+            self._deliver()
+        elif self._head_bytes > self.limits.head_bytes:
+            self._fail(EngineProtocolError())
+
+    def _spoilt(self) -> None:
+        """Bytes that are no HTTP have come: what stands before them counts."""
+        self.lost = self._ended
+        self._deliver()
+        if not self._ended:
+            self._fail(EngineProtocolError())
+
+    def _count_bare(self, size: int) -> None:
+        """Bound what comes in a row without a byte of the body: trailers and chunk extensions, which are dropped."""
+        answer = self._answer
+        if answer is None:
+            return
+        if self._bare_since != answer.received:
+            self._bare_since, self._bare_bytes = answer.received, 0
+        self._bare_bytes += size
+        if self._bare_bytes > self.limits.head_bytes:
+            self._fail(EngineProtocolError())
+
+    def _deliver(self) -> None:
+        """Hand on all that one read brought in one piece, then the end."""
+        answer = self._answer
+        if answer is None:
+            return
+        body = self._body
+        if self._ended:
+            del body[self._pieces :]  # what came behind the end is of another answer
+        if body:
+            data = body[0] if len(body) == 1 else b"".join(body)
+            body.clear()
+            if not self._ended and not self._paused:
+                silent = self.loop.time() + self._idle
+                self.deadline = silent if silent < self._total_at else self._total_at
+            if not answer.feed(data):
+                self.pause()
+        if self._ended:
+            self.deadline = NEVER
+            answer.end()
+
+    def eof_received(self) -> bool:
+        """The engine closed its side: whatever was not complete is cut."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self.lost = True
+        self._pool.forget(self)
+        self._fail(EngineReset())
+
+    def on_deadline(self, now: float) -> None:
+        """A deadline passed; for an idle connection, its time in the pool is over."""
+        self.deadline = NEVER
+        self._fail(EngineTimeout())
+        self.abort()
+
+    def _fail(self, error: EngineFailure) -> None:
+        self.lost = True
+        head, self._head = self._head, None
+        if head is not None and not head.done():
+            head.set_exception(error)
+        if self._answer is not None and not self._ended:
+            self._answer.fail(error)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- the parser's side
+
+    def on_message_begin(self) -> None:
+        """The first byte of an answer; behind a complete one, even a part of another would taint the next."""
+        if self._ended:
+            self.lost = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header field, or a trailer field, which is dropped."""
+        if self._answer is None:
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """A head is complete: interim ones are skipped, a few at most."""
+        status = self._parser.get_status_code()
+        if status < 200:
+            self._headers = []
+            self._interim += 1
+            if status in (0, 101) or self._interim > _MAX_INTERIM:
+                raise EngineProtocolError
+            return
+        if self._ended or self._answer is not None:
+            self.lost = True  # a second answer to one request
+            return
+        if not self._framed(status) or self._head_too_large():
+            raise EngineProtocolError
+        self._answer = Answer(self, status, self._headers)
+        head, self._head = self._head, None
+        if head is not None and not head.done():
+            head.set_result(self._answer)
+
+    def _framed(self, status: int) -> bool:
+        """Whether the body's end is marked in exactly one way; an end by closing cannot be told from a cut."""
+        names = [name for name, _ in self._headers]
+        lengths, codings = names.count(b"content-length"), names.count(b"transfer-encoding")
+        return status in _NO_BODY or lengths + codings == 1
+
+    def _head_too_large(self) -> bool:
+        """Exact where the reads up to here were large enough to tell nothing: they may hold some of the body."""
+        limit = self.limits.head_bytes
+        return self._head_bytes > limit and sum(len(n) + len(v) + 4 for n, v in self._headers) > limit
+
+    def on_message_complete(self) -> None:
+        """The end of an answer, or of an interim one."""
+        if self._answer is not None:
+            if self._ended:
+                self.lost = True
+            else:
+                self._pieces = len(self._body)
+            self._ended = True
+            self._reusable = self._parser.should_keep_alive()

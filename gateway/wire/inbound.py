@@ -1,0 +1,274 @@
+"""One request of a client and the answer to it: the server's half of ``Exchange``, and what its connections share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from typing import Protocol
+
+from gateway.errors import GatewayError, Refusal
+from gateway.wire.deadline import Sweeper
+from gateway.wire.exchange import Flow
+
+Handler = Callable[["Inbound"], Awaitable[None]]
+# Answers a fault found before a handler runs: error -> (header lines, body).
+RenderFault = Callable[[GatewayError], tuple[bytes, bytes]]
+
+UNREAD_WINDOW = 256 * 1024  # body bytes held before a handler asks for the body
+
+
+@dataclass(frozen=True, slots=True)
+class InboundLimits:
+    """Bounds on what a client may make the server hold or wait for. Seconds and bytes.
+
+    ``head_bytes`` counts from the first byte of a request to the empty line. ``body_rate``, in bytes per second, is
+    demanded of a body after ``body_timeout``, and of a client that reads its answer over each ``write_timeout``.
+    ``overhead_bytes`` and ``overhead_ratio`` (per byte of body) bound what frames a body: chunk heads and trailers.
+    """
+
+    head_bytes: int = 32 * 1024
+    head_timeout: float = 10.0
+    idle_timeout: float = 75.0
+    body_timeout: float = 30.0
+    body_rate: float = 1024.0
+    overhead_bytes: int = 64 * 1024
+    overhead_ratio: int = 8
+    write_timeout: float = 60.0
+    write_buffer: int = 64 * 1024
+
+
+class ServerClock:
+    """The ``date`` header line, formatted once a second."""
+
+    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+        self._wall = wall
+        self._second = -1
+        self._line = b""
+
+    def date_line(self) -> bytes:
+        """The line with the current date, in RFC 9110's form."""
+        second = int(self._wall())
+        if second != self._second:
+            self._second = second
+            self._line = b"date: %b\r\n" % formatdate(second, usegmt=True).encode()
+        return self._line
+
+
+class Line(Protocol):
+    """A client connection, as its requests and its listener see it."""
+
+    context: InboundContext
+    peer: str
+    send: Callable[[bytes], None]
+
+    def keep(self, exchange: Inbound, value: object) -> None:
+        """Keep a value for the next exchange with the same head."""
+        ...
+
+    def want_body(self, exchange: Inbound) -> None:
+        """The handler waits for the body."""
+        ...
+
+    def send_head(
+        self,
+        exchange: Inbound,
+        status: int,
+        lines: bytes,
+        framing: bytes,
+        body: bytes = b"",
+    ) -> None:
+        """Write a status line and header lines, ending with those that frame the body, and what there is of it."""
+        ...
+
+    def distrust(self) -> None:
+        """Read nothing more from this client as a request: the answer in hand is the connection's last."""
+        ...
+
+    def answered(self, exchange: Inbound) -> None:
+        """The answer is complete."""
+        ...
+
+    def close_if_idle(self) -> None:
+        """Close the connection unless a request has begun on it."""
+        ...
+
+    def cancel(self) -> None:
+        """End what is being handled, or received: the server stops."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once. Idempotent."""
+        ...
+
+
+@dataclass(slots=True)
+class InboundContext:
+    """What all connections of one listener share.
+
+    ``on_fault`` hears of requests refused before a handler ran, ``on_crash`` of handlers that raised.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    handler: Handler
+    render_fault: RenderFault
+    on_fault: Callable[[GatewayError], None]
+    on_crash: Callable[[Exception], None]
+    limits: InboundLimits
+    sweeper: Sweeper
+    clock: ServerClock
+    connections: set[Line]
+    max_connections: int
+    draining: bool = False
+    empty: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Inbound:
+    """One request and its answer: the server's ``Exchange``."""
+
+    __slots__ = (
+        "_body",
+        "_body_error",
+        "_body_waiter",
+        "_finished",
+        "_limit",
+        "_line",
+        "arrived",
+        "complete",
+        "familiar",
+        "flow",
+        "gone",
+        "head",
+        "headers",
+        "method",
+        "peer",
+        "received",
+        "started",
+        "target",
+        "version",
+    )
+
+    def __init__(self, line: Line, arrived: float) -> None:
+        self._line = line
+        self._body: bytes | bytearray = b""
+        self._body_waiter: asyncio.Future[None] | None = None
+        self._body_error: Refusal | None = None
+        self._limit: int | None = None
+        self._finished = False
+        self.arrived = arrived
+        self.method = ""
+        self.target = b""
+        self.version = ""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.head: Mapping[bytes, bytes] = {}
+        self.peer = line.peer
+        self.received = 0
+        self.complete = False
+        self.familiar: object | None = None
+        self.started = False
+        self.gone = False
+        self.flow: Flow | None = None
+
+    @property
+    def draining(self) -> bool:
+        """Whether the server is stopping."""
+        return self._line.context.draining
+
+    def keep(self, value: object) -> None:
+        """See ``Exchange.keep``."""
+        self._line.keep(self, value)
+
+    async def body(self, limit: int) -> bytes:
+        """See ``Exchange.body``."""
+        self._limit = limit
+        declared = self.head.get(b"content-length")
+        if self.received > limit or (declared is not None and int(declared) > limit):
+            raise Refusal("body_too_large", close=True)
+        if not self.complete and self._body_error is None:
+            self._body_waiter = self._line.context.loop.create_future()
+            self._line.want_body(self)
+            await self._body_waiter
+        if self._body_error is not None:
+            raise self._body_error
+        body = self._body = bytes(self._body)
+        return body
+
+    def feed(self, data: bytes) -> None:
+        """Bytes of the body have come. A body in one piece is not copied; one in crumbs costs no more than its size."""
+        if self._body_error is not None:
+            return
+        if not self.received:
+            self._body = data
+        else:
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += data
+        self.received += len(data)
+        if self._limit is not None and self.received > self._limit:
+            self.fail_body(Refusal("body_too_large", close=True))
+
+    def end_body(self) -> None:
+        """The body is complete."""
+        self.complete = True
+        self._wake()
+
+    def fail_body(self, error: Refusal) -> None:
+        """The body will not become complete."""
+        self._body_error = error
+        self._body = b""
+        self._wake()
+
+    def unread(self) -> bool:
+        """Whether more has come than is held for a handler that has not asked yet."""
+        return self._limit is None and self.received > UNREAD_WINDOW
+
+    def _wake(self) -> None:
+        if self._body_waiter is not None and not self._body_waiter.done():
+            self._body_waiter.set_result(None)
+
+    def respond(self, status: int, lines: bytes, body: bytes, *, close: bool = False) -> None:
+        """See ``Exchange.respond``."""
+        if self.gone or self.started:
+            return
+        self.started = True
+        if close:
+            self._line.distrust()
+        self._line.send_head(self, status, lines, b"content-length: %d\r\n\r\n" % len(body), body)
+        self._end()
+
+    def start(self, status: int, lines: bytes, flow: Flow) -> None:
+        """See ``Exchange.start``."""
+        if self.gone or self.started:
+            return
+        self.started = True
+        self.flow = flow
+        self._line.send_head(self, status, lines, b"transfer-encoding: chunked\r\n\r\n")
+
+    def write(self, data: bytes) -> None:
+        """See ``Exchange.write``. An empty write sends nothing: an empty chunk would end the body."""
+        if data and not self.gone and not self._finished:
+            self._line.send(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def finish(self) -> None:
+        """See ``Exchange.finish``."""
+        if not self.gone and not self._finished:
+            self._line.send(b"0\r\n\r\n")
+            self._end()
+
+    def abort(self) -> None:
+        """See ``Exchange.abort``."""
+        self._finished = True
+        self.flow = None
+        self._line.abort()
+
+    def _end(self) -> None:
+        self._finished = True
+        self.flow = None
+        self._line.answered(self)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the answer has been written to its end, or given up."""
+        return self._finished

@@ -1,0 +1,97 @@
+"""The shared values: frozen, closed where they say so, and readable as labels."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from gateway import model
+from gateway.model import (
+    AliasTable,
+    BodyKind,
+    Dialect,
+    Endpoint,
+    EngineSpec,
+    FormPart,
+    InferenceRequest,
+    Principal,
+    Revision,
+    Route,
+    Target,
+    Usage,
+)
+
+ROUTE = Route("POST", "/v1/chat/completions", Endpoint.CHAT)
+REVISION = Revision("internal-general", 3, (Target("m"),), "ops", 1.0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [ROUTE, REVISION, Target("m"), Principal("k", "t"), AliasTable(), EngineSpec("http://x"), FormPart("a", b"")],
+    ids=lambda value: type(value).__name__,
+)
+def test_shared_values_are_frozen_and_have_no_room_for_more(value):
+    for field in dataclasses.fields(value):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, field.name, None)
+    assert not hasattr(value, "__dict__")
+
+
+@pytest.mark.parametrize("value", [Usage(), InferenceRequest(ROUTE, "a", {})], ids=lambda value: type(value).__name__)
+def test_values_of_a_request_cannot_be_changed(value):
+    for name in value._fields:
+        with pytest.raises(AttributeError):
+            setattr(value, name, None)
+
+
+def test_defaults_that_hold_something_cannot_be_changed_for_all():
+    with pytest.raises(TypeError):
+        AliasTable().current["a"] = REVISION  # type: ignore[index]
+    with pytest.raises(TypeError):
+        EngineSpec("http://x").labels["gpu"] = "a100"  # type: ignore[index]
+
+
+def test_the_endpoints_are_closed():
+    assert sorted(endpoint.value for endpoint in Endpoint) == sorted(
+        [
+            "chat",
+            "completions",
+            "embeddings",
+            "responses",
+            "messages",
+            "count_tokens",
+            "rerank",
+            "score",
+            "classify",
+            "pooling",
+            "transcriptions",
+            "translations",
+            "tokenize",
+            "detokenize",
+            "models",
+            "health",
+            "other",
+        ]
+    )
+
+
+@pytest.mark.parametrize("kind", [Endpoint, Dialect, BodyKind])
+def test_an_enum_member_prints_as_its_value_and_is_found_by_it(kind):
+    for member in kind:
+        assert str(member) == f"{member}" == member.value
+        assert {member: 1}[member.value] == 1
+        assert hash(member) == hash(member.value)
+
+
+def test_a_label_names_the_revision():
+    assert REVISION.label == "internal-general@3"
+
+
+def test_a_principal_may_call_everything_unless_told_otherwise():
+    assert Principal("k", "t").aliases == ("*",)
+
+
+def test_the_module_does_no_io():
+    unwanted = {"asyncio", "socket", "os", "time", "httpx", "pathlib", "sqlite3"}
+    assert unwanted.isdisjoint(vars(model))

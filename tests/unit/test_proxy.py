@@ -1,0 +1,549 @@
+"""The request path as a whole, between fakes: one answer, one record, and the order of the steps."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import operator
+import random
+from importlib.resources import files
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.errors import (
+    CODES,
+    EngineBusy,
+    EngineProtocolError,
+    EngineRefused,
+    EngineReset,
+    EngineTimeout,
+    EngineUnreachable,
+    Unavailable,
+)
+from gateway.model import AliasTable, Principal, Revision, Target
+from gateway.policy.guards import load_guards
+from gateway.proxy import Proxy, ProxyLimits, Visit
+from gateway.routes import ROUTES
+from gateway.steps.guard import Entry, open_door
+from gateway.steps.observe import Observer
+from gateway.telemetry.metrics import Metrics
+
+GUARDS = load_guards(Path(str(files("policies"))) / "guards.yaml")
+MODEL = "served-7b"
+CHAT = "/v1/chat/completions"
+WHOLE = orjson.dumps(
+    {"model": MODEL, "choices": [{"finish_reason": "stop"}], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+)
+FIRST = b'data: {"model":"served-7b","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
+
+
+class Keys:
+    """Keys by text; an exception is raised."""
+
+    def __init__(self, **principals) -> None:
+        self.principals = principals
+        self.epoch = 1
+
+    def lookup(self, presented):
+        found = self.principals.get(presented)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def fetch(self, presented):
+        raise AssertionError("every key is known")
+
+
+class Fleet:
+    """The same lanes for every model of ``models``; ``any_ready`` when there is a lane."""
+
+    def __init__(self, lanes, models) -> None:
+        self.lanes = lanes
+        self.models = models
+
+    def ready(self, model):
+        return self.lanes if model in self.models else ()
+
+    def any_ready(self):
+        return bool(self.lanes)
+
+
+class Plane:
+    """A proxy between fakes. ``records`` are complete after ``handle``."""
+
+    def __init__(self, fakes, *lanes, grants=("*",), keys=None, aliases=("general",), attempts=2) -> None:
+        self.fakes = fakes
+        self.lanes = lanes
+        self.keys = keys or Keys(good=Principal("key-1", "acme", aliases=grants))
+        self.table = AliasTable(1, {name: Revision(name, 1, (Target(MODEL),), "ops", 5.0) for name in aliases})
+        self.attempts = attempts
+        self.clock = fakes.Clock()
+        self.metrics = Metrics()
+        self.records: list[dict] = []
+        self.fleet = Fleet(lanes, {MODEL})
+
+    def write(self, record) -> None:
+        self.records.append(record)
+
+    async def handle(self, exchange) -> None:
+        loop = asyncio.get_running_loop()
+        observer = Observer(loop, self, self.metrics, self.clock)
+        proxy = Proxy(
+            door=open_door(ROUTES),
+            keys=self.keys,
+            guards=GUARDS,
+            aliases=self,
+            fleet=self.fleet,
+            observer=observer,
+            metrics=self.metrics,
+            salt=lambda tenant: f"salt-of-{tenant}",
+            random=random.Random(1).random,
+            new_id=lambda: "req_1",
+            limits=ProxyLimits(attempts=self.attempts),
+            clock=self.clock,
+            wall=lambda: 5.0,
+        )
+        try:
+            async with asyncio.timeout(5):
+                await proxy.handle(exchange)
+        finally:
+            observer.close()
+
+    def serve(self, exchange):
+        """Handle it and return its one record."""
+        before = len(self.records)
+        asyncio.run(self.handle(exchange))
+        assert len(self.records) == before + 1
+        return self.records[-1]
+
+    def chat(self, *, key="good", model="general", **fields):
+        body = {"model": model, "messages": [{"role": "user", "content": "hunter2"}], **fields}
+        return self.fakes.Exchange("POST", CHAT, body=orjson.dumps(body), headers={"authorization": f"Bearer {key}"})
+
+    def get(self, path, *, key="good"):
+        return self.fakes.Exchange("GET", path, headers={"authorization": f"Bearer {key}"})
+
+    def counted(self, name: str) -> dict[tuple, float]:
+        families = text_string_to_metric_families(self.metrics.render().decode())
+        samples = [sample for family in families for sample in family.samples if sample.name == name]
+        return {tuple(sample.labels.values()): sample.value for sample in samples}
+
+
+def _error(exchange):
+    return orjson.loads(exchange.sent)["error"]
+
+
+# --- the usual way
+
+
+def test_a_chat_is_answered_and_recorded(fakes):
+    lane = fakes.Lane(fakes.says(WHOLE), index=4)
+    plane = Plane(fakes, lane)
+    exchange = plane.chat()
+    record = plane.serve(exchange)
+    assert orjson.loads(exchange.sent)["model"] == "general"
+    wanted = {
+        "endpoint": "chat", "tenant": "acme", "key_id": "key-1", "alias": "general", "revision": 1, "model": MODEL,
+        "replica": 4, "attempts": 1, "stream": False, "status": 200, "error": None, "reason": None, "finish": "stop",
+        "prompt_tokens": 3, "completion_tokens": 2, "time": 5.0, "request_id": "req_1",
+    }  # fmt: skip
+    assert {name: record[name] for name in wanted} == wanted
+    assert record["request_bytes"] == len(asyncio.run(exchange.body(1 << 20)))
+    assert exchange.sent_headers[b"x-gateway-alias"] == b"general@1"
+
+
+def test_the_engine_gets_the_served_models_name_and_the_tenants_salt(fakes):
+    lane = fakes.Lane(fakes.says(WHOLE))
+    plane = Plane(fakes, lane)
+    plane.serve(plane.chat())
+    sent = orjson.loads(lane.sent[0][2])
+    assert (sent["model"], sent["cache_salt"]) == (MODEL, "salt-of-acme")
+
+
+@pytest.mark.parametrize(
+    ("path", "ready", "draining", "status"),
+    [
+        ("/healthz", True, False, 200),
+        ("/healthz", False, True, 200),
+        ("/readyz", True, False, 200),
+        ("/readyz", False, False, 503),
+        ("/readyz", True, True, 503),
+    ],
+)
+def test_health_asks_for_no_key(fakes, path, ready, draining, status):
+    plane = Plane(fakes, *([fakes.Lane(fakes.says())] if ready else []))
+    exchange = fakes.Exchange("GET", path)
+    exchange.draining = draining
+    record = plane.serve(exchange)
+    assert exchange.status == record["status"] == status
+    assert record["endpoint"] == "health"
+
+
+# --- the order of the steps
+
+
+@pytest.mark.parametrize("key", ["wrong", "", "x" * 300])
+def test_a_wrong_key_never_reads_the_body(fakes, key):
+    lane = fakes.Lane(fakes.says(WHOLE))
+    plane = Plane(fakes, lane)
+    exchange = plane.chat(key=key)
+    record = plane.serve(exchange)
+    assert exchange.body_reads == 0
+    assert lane.sent == []
+    assert (exchange.status, record["error"], record["key_id"]) == (401, "invalid_api_key", None)
+
+
+def test_an_unsound_head_is_refused_before_the_key_is_looked_at(fakes):
+    plane = Plane(fakes, keys=Keys(good=AssertionError("looked at")))
+    exchange = fakes.Exchange("POST", CHAT, body=b"{}", headers={"authorization": "Bearer good", "upgrade": "h2c"})
+    plane.serve(exchange)
+    assert exchange.status == 400
+    assert exchange.closing
+
+
+def test_a_body_that_breaks_a_rule_is_refused_before_its_alias_is_looked_up(fakes):
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)))
+    exchange = plane.chat(model="unknown", not_a_member=1)
+    record = plane.serve(exchange)
+    assert (exchange.status, record["alias"]) == (400, None)
+
+
+@pytest.mark.parametrize("grants", [("other-*",), ("General",), ()])
+def test_a_forbidden_alias_never_reaches_an_engine(fakes, grants):
+    lane = fakes.Lane(fakes.says(WHOLE))
+    plane = Plane(fakes, lane, grants=grants)
+    record = plane.serve(plane.chat())
+    assert lane.sent == []
+    assert record["status"] in {403, 404}
+    assert (record["alias"], record["model"], record["replica"], record["attempts"]) == (None, None, None, 0)
+
+
+def test_a_large_body_meets_the_same_rules(fakes):
+    lane = fakes.Lane(fakes.says(WHOLE))
+    plane = Plane(fakes, lane)
+    assert plane.serve(plane.chat(user="x" * 10, stop=["y"]))["status"] == 200
+    large = [{"role": "user", "content": "x" * 600_000}]
+    assert plane.serve(plane.chat(messages=large))["status"] == 200
+    assert plane.serve(plane.chat(messages=large, not_a_member=1))["status"] == 400
+    assert plane.serve(plane.chat(messages=large, model="unknown"))["status"] == 404
+
+
+# --- what may be seen
+
+
+def test_404_is_the_same_for_what_is_not_there_and_what_is_not_yours(fakes):
+    answers = []
+    for model in ("theirs", "nowhere"):
+        plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)), grants=("mine",), aliases=("mine", "theirs"))
+        for exchange in (plane.chat(model=model), plane.get(f"/v1/models/{model}")):
+            plane.serve(exchange)
+            answers.append((exchange.status, exchange.sent_headers, exchange.sent, exchange.closing))
+    assert all(answer == answers[0] for answer in answers)
+    assert answers[0][0] == 404
+    assert _error(exchange)["code"] == "model_not_found"
+
+
+NAMES = ("internal-a", "internal-b", "org/model", "v1", "V1")
+GRANTS = st.lists(st.sampled_from(["*", "internal-*", "internal-a", "v?", "org/*", "*1", "none", "?1"]), max_size=3)
+
+
+@settings(max_examples=25, deadline=None)
+@given(GRANTS, st.sets(st.sampled_from(NAMES)))
+def test_the_list_of_models_is_exactly_what_may_be_called(fakes, grants, names):
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)), grants=tuple(grants), aliases=tuple(names))
+    listing = plane.get("/v1/models")
+    plane.serve(listing)
+    listed = [model["id"] for model in orjson.loads(listing.sent)["data"]]
+    assert listed == sorted(listed)
+    for name in NAMES:
+        called, shown = plane.chat(model=name), plane.get(f"/v1/models/{name}")
+        plane.serve(called)
+        plane.serve(shown)
+        assert (called.status == 200) == (shown.status == 200) == (name in listed)
+
+
+def test_a_model_is_shown_under_its_alias_and_never_says_what_serves_it(fakes):
+    plane = Plane(fakes)
+    exchange = plane.get("/v1/models/general")
+    plane.serve(exchange)
+    assert orjson.loads(exchange.sent) == {"id": "general", "object": "model", "created": 5, "owned_by": "gateway"}
+    listing = plane.get("/v1/models")
+    plane.serve(listing)
+    assert orjson.loads(listing.sent) == {"object": "list", "data": [orjson.loads(exchange.sent)]}
+
+
+def test_no_name_of_a_request_gets_into_a_metric_or_a_record(fakes):
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)))
+    canary = "canary-4711"
+    plane.serve(plane.chat(model=canary))
+    plane.serve(plane.get(f"/v1/models/{canary}"))
+    plane.serve(plane.get(f"/{canary}"))
+    plane.serve(plane.chat(key=canary))
+    plane.serve(plane.chat(user=canary))
+    assert canary.encode() not in plane.metrics.render()
+    assert canary not in repr(plane.records)
+
+
+# --- retries
+
+ELSEWHERE = (EngineUnreachable(), EngineBusy(), EngineReset(), EngineRefused(elsewhere=True))
+NOWHERE = (EngineTimeout(), EngineProtocolError(), EngineRefused("invalid_request"))
+
+
+@pytest.mark.parametrize("error", ELSEWHERE, ids=lambda error: error.reason)
+def test_a_failure_that_another_replica_may_mend_is_tried_there(fakes, error):
+    shared = _first_fails(fakes, error)
+    lanes = [fakes.Lane(shared, index=n) for n in range(2)]
+    plane = Plane(fakes, *lanes)
+    exchange = plane.chat()
+    record = plane.serve(exchange)
+    assert (record["status"], record["attempts"], record["reason"], record["error"]) == (200, 2, error.reason, None)
+    assert [len(lane.sent) for lane in lanes] == [1, 1]
+    assert {lane.sent[0][3] for lane in lanes} == {"req_1-1", "req_1-2"}
+    assert functools.reduce(operator.iadd, (lane.failures for lane in lanes), []) == [error]
+    assert [lane.in_flight for lane in lanes] == [0, 0]
+    assert plane.counted("gateway_retries_total") == {(error.reason,): 1.0}
+
+
+def _first_fails(fakes, error):
+    """A turn, shared by lanes, that fails the first time only."""
+    left = [error]
+
+    async def turn():
+        if left:
+            raise left.pop()
+        return fakes.answer(WHOLE)[0]
+
+    return turn
+
+
+@pytest.mark.parametrize("error", NOWHERE, ids=lambda error: error.reason)
+def test_a_failure_that_would_be_the_same_elsewhere_is_told_at_once(fakes, error):
+    lanes = [fakes.Lane(fakes.fails(error), index=n) for n in range(3)]
+    plane = Plane(fakes, *lanes)
+    exchange = plane.chat()
+    record = plane.serve(exchange)
+    assert (record["attempts"], record["status"], record["error"]) == (1, error.spec.status, error.spec.code)
+    assert exchange.status == error.spec.status
+    assert plane.counted("gateway_retries_total") == {}
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+def test_one_request_touches_no_more_replicas_than_it_may_and_none_twice(fakes, attempts):
+    lanes = [fakes.Lane(fakes.fails(EngineReset()), index=n) for n in range(5)]
+    plane = Plane(fakes, *lanes, attempts=attempts)
+    record = plane.serve(plane.chat())
+    assert sorted(len(lane.sent) for lane in lanes) == [0] * (5 - attempts) + [1] * attempts
+    assert (record["attempts"], record["status"], record["reason"]) == (attempts, 502, "reset")
+
+
+@pytest.mark.parametrize(("count", "attempts", "retries"), [(1, 2, 0), (2, 2, 1), (3, 2, 1), (3, 1, 0), (2, 5, 1)])
+def test_only_what_was_sent_again_counts_as_a_retry(fakes, count, attempts, retries):
+    """``gateway_retries`` says "sent to another replica": a last failure that nobody was left to mend is none."""
+    lanes = [fakes.Lane(fakes.fails(EngineReset()), index=n) for n in range(count)]
+    plane = Plane(fakes, *lanes, attempts=attempts)
+    plane.serve(plane.chat())
+    assert sum(plane.counted("gateway_retries_total").values()) == retries
+
+
+def test_with_no_replica_it_is_503_and_says_when_to_come_back(fakes):
+    plane = Plane(fakes)
+    exchange = plane.chat()
+    record = plane.serve(exchange)
+    assert (exchange.status, record["error"], record["attempts"]) == (503, "no_ready_replica", 0)
+    assert int(exchange.sent_headers[b"retry-after"]) >= 1
+
+
+def test_a_stream_that_has_begun_is_never_tried_elsewhere_and_ends_with_an_error_event(fakes):
+    async def dies():
+        answer, _ = fakes.answer(FIRST, 200, "text/event-stream", complete=False)
+        answer.fail(EngineReset())
+        return answer
+
+    lanes = [fakes.Lane(dies, index=n) for n in range(2)]
+    plane = Plane(fakes, *lanes)
+    exchange = plane.chat(stream=True)
+    record = plane.serve(exchange)
+    assert sum(len(lane.sent) for lane in lanes) == 1
+    assert exchange.status == 200
+    assert exchange.finished
+    assert b"[DONE]" not in exchange.sent
+    assert orjson.loads(exchange.writes[-1].removeprefix(b"data: "))["error"]["code"] == "engine_error"
+    assert (record["status"], record["error"], record["reason"]) == (200, "engine_error", "reset")
+
+
+# --- one record, whatever happens
+
+
+def test_every_refusal_leaves_one_record_and_one_answer(fakes):
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)))
+    for exchange, code in (
+        (fakes.Exchange("GET", "/nowhere"), "not_found"),
+        (fakes.Exchange("PUT", "/v1/models"), "method_not_allowed"),
+        (fakes.Exchange("GET", "/v1/models"), "invalid_api_key"),
+        (plane.chat(key="wrong"), "invalid_api_key"),
+        (plane.chat(model="nowhere"), "model_not_found"),
+        (plane.chat(extra=1), "invalid_request"),
+        (plane.chat(messages=[{"role": "user", "content": "x" * (9 << 20)}]), "body_too_large"),
+    ):
+        record = plane.serve(exchange)
+        assert (record["error"], record["status"]) == (code, CODES[code].status)
+        assert exchange.status == CODES[code].status
+        assert exchange.sent_headers[b"x-request-id"] == b"req_1"
+        assert b"hunter2" not in exchange.sent
+
+
+def test_a_store_that_is_gone_is_503(fakes):
+    plane = Plane(fakes, keys=Keys(good=Unavailable("store_unavailable", retry_after=1)))
+    assert plane.serve(plane.chat())["error"] == "store_unavailable"
+
+
+def _crash_in_keys(fakes):
+    return Plane(fakes, fakes.Lane(fakes.says(WHOLE)), keys=Keys(good=LookupError("hunter2")))
+
+
+def _crash_in_lane(fakes):
+    return Plane(fakes, fakes.Lane(fakes.fails(LookupError("hunter2"))))
+
+
+@pytest.mark.parametrize("make", [_crash_in_keys, _crash_in_lane])
+def test_a_crash_inside_a_step_is_answered_recorded_and_not_hidden(fakes, make):
+    plane = make(fakes)
+    exchange = plane.chat()
+    with pytest.raises(LookupError):
+        asyncio.run(plane.handle(exchange))
+    assert [record["error"] for record in plane.records] == ["internal_error"]
+    assert exchange.status == plane.records[0]["status"] == 500
+    assert b"hunter2" not in exchange.sent
+    assert all(lane.in_flight == 0 for lane in plane.lanes)
+
+
+def _cancelled(plane, exchange, reached):
+    async def body():
+        task = asyncio.create_task(plane.handle(exchange))
+        await reached.wait()
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(body())
+    assert len(plane.records) == 1
+    assert all(lane.in_flight == 0 for lane in plane.lanes)
+    return plane.records[0]
+
+
+@pytest.mark.parametrize("gone", [True, False])
+@pytest.mark.parametrize("where", ["body", "engine"])
+def test_a_cancelled_request_leaves_one_record_and_is_answered_unless_the_client_left(fakes, gone, where):
+    reached = asyncio.Event()
+
+    async def waits(*_):
+        exchange.gone = gone
+        reached.set()
+        await asyncio.Event().wait()
+
+    plane = Plane(fakes, fakes.Lane(waits))
+    exchange = plane.chat()
+    if where == "body":
+        exchange.before_body = waits
+    record = _cancelled(plane, exchange, reached)
+    if gone:
+        assert (record["status"], record["error"]) == (499, "client_gone")
+        assert not exchange.started
+    else:
+        assert (record["status"], record["error"], exchange.status) == (503, "draining", 503)
+        assert exchange.closing
+        assert int(exchange.sent_headers[b"retry-after"]) >= 1
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_cancelled_stream_ends_with_an_error_event_unless_the_client_left(fakes, gone):
+    reached = asyncio.Event()
+
+    async def begins():
+        answer, _ = fakes.answer(FIRST, 200, "text/event-stream", complete=False)
+        asyncio.get_running_loop().call_soon(reached.set)
+        return answer
+
+    plane = Plane(fakes, fakes.Lane(begins))
+    exchange = plane.chat(stream=True)
+    exchange.gone = gone
+    record = _cancelled(plane, exchange, reached)
+    assert record["error"] == ("client_gone" if gone else "draining")
+    assert exchange.finished is not gone
+    assert b"[DONE]" not in exchange.sent
+    assert (b'"draining"' in exchange.sent) is not gone
+
+
+# --- what the gateway itself adds
+
+
+def test_waiting_for_an_engine_that_fails_is_not_the_gateways_time(fakes):
+    async def slow():
+        plane.clock.now += 600.0
+        raise EngineTimeout
+
+    plane = Plane(fakes, fakes.Lane(slow))
+    record = plane.serve(plane.chat())
+    assert record["duration_ms"] == pytest.approx(600_000)
+    assert record["overhead_ms"] == pytest.approx(0.0, abs=1.0)
+
+
+def test_a_first_attempt_that_failed_is_not_the_gateways_time(fakes):
+    async def slow():
+        plane.clock.now += 5.0
+        if plane.clock.now < 1_006.0:
+            raise EngineReset
+        return fakes.answer(WHOLE)[0]
+
+    plane = Plane(fakes, *(fakes.Lane(slow, index=n) for n in range(2)))
+    record = plane.serve(plane.chat())
+    assert (record["attempts"], record["status"]) == (2, 200)
+    assert record["overhead_ms"] == pytest.approx(0.0, abs=1.0)
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_waiting_for_a_body_is_not_the_gateways_time(fakes, broken):
+    async def slow():
+        plane.clock.now += 30.0
+        if broken:
+            raise Unavailable("request_timeout")
+
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)))
+    exchange = plane.chat()
+    exchange.before_body = slow
+    record = plane.serve(exchange)
+    assert record["overhead_ms"] == pytest.approx(0.0, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "now", "holds"), [(7, 5.0, True), (8, 5.0, False), (None, 5.0, False), (7, 10.0, False), (7, 11.0, False)]
+)
+def test_what_a_head_told_holds_while_no_key_has_changed_and_it_has_not_expired(epoch, now, holds):
+    visit = Visit(Entry(ROUTES["POST", CHAT]), Principal("key-1", "acme", expires_at=10.0), 7)
+    assert visit.holds(epoch, now) is holds
+
+
+def test_while_the_age_of_what_is_known_is_unknown_nothing_holds():
+    visit = Visit(Entry(ROUTES["POST", CHAT]), Principal("key-1", "acme"), None)
+    assert not visit.holds(None, 5.0)
+
+
+def test_a_familiar_head_is_not_judged_again_but_its_key_is_when_any_key_has_changed(fakes):
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE), fakes.says(WHOLE)))
+    first = plane.chat()
+    plane.serve(first)
+    again = plane.chat()
+    again.familiar = first.kept
+    plane.keys.principals.clear()
+    plane.serve(again)
+    assert again.status == 200
+    plane.keys.epoch += 1
+    last = plane.chat()
+    last.familiar = first.kept
+    plane.serve(last)
+    assert last.status == 401

@@ -1,0 +1,235 @@
+"""Settings: precedence, every fault at once, engines that may leave the host or not."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.configvalues import Address
+from gateway.model import EngineSpec
+from gateway.settings import Settings, SettingsFault, Timeouts, load_settings, variable
+
+ENV = {"HOME": "/home/ops"}
+
+
+def load(
+    text: str | None = None, folder: Path | None = None, env: dict[str, str] | None = None, **flags: Any
+) -> Settings:
+    config = None
+    if text is not None and folder is not None:
+        config = folder / "gateway.yaml"
+        config.write_text(text)
+    return load_settings(flags, {**ENV, **(env or {})}, config)
+
+
+def faults(*args: Any, **more: Any) -> tuple[str, ...]:
+    with pytest.raises(SettingsFault) as raised:
+        load(*args, **more)
+    assert str(raised.value) == "\n".join(raised.value.faults)
+    return raised.value.faults
+
+
+def test_nothing_given_works() -> None:
+    settings = load()
+    assert settings.state == "sqlite:///home/ops/.local/state/gateway/state.db"
+    assert settings.state_folder == Path("/home/ops/.local/state/gateway")
+    assert (settings.policies / "__init__.py").is_file()
+    assert (str(settings.listen), str(settings.admin)) == ("127.0.0.1:8080", "127.0.0.1:9090")
+    assert settings.engines == settings.hosts == settings.remote_engines == ()
+    assert settings.timeouts == Timeouts(2.0, 600.0, 120.0, 900.0, 30.0)
+    assert (settings.attempts, settings.max_connections_per_replica) == (2, 1024)
+    assert (settings.probe_interval, settings.request_head_timeout) == (1.0, 10.0)
+    assert (settings.body_timeout, settings.min_body_rate) == (30.0, 1024)
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        load().attempts = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("given", "state"),
+    [("/var/lib/ops", "/var/lib/ops/gateway"), ("relative", "/home/ops/.local/state/gateway")],
+)
+def test_the_state_folder_follows_the_xdg_specification(given: str, state: str) -> None:
+    assert load(env={"XDG_STATE_HOME": given}).state_folder == Path(state)
+
+
+FULL = """
+listen: 0.0.0.0:80
+admin: "[::1]:9999"
+state: sqlite:///var/lib/gateway/state.db
+policies: rules
+engines:
+  - url: http://127.0.0.1:8001
+  - url: http://LOCALHOST:8002/
+    labels: {gpu: a100, rack: 7}
+  - http://[::1]
+hosts: [Gateway.example, gateway.example:8080]
+remote_engines: []
+timeouts: {connect: 1.5, idle: 60}
+attempts: 3
+max_connections: 500
+min_body_rate: 2048
+"""
+
+
+def test_a_file_says_everything(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    settings = load(FULL, tmp_path)
+    assert settings.listen == Address("0.0.0.0", 80)
+    assert settings.admin == Address("::1", 9999)
+    assert str(settings.admin) == "[::1]:9999"
+    assert settings.policies == tmp_path / "rules"
+    assert settings.engines == (
+        EngineSpec("http://127.0.0.1:8001"),
+        EngineSpec("http://localhost:8002", {"gpu": "a100", "rack": "7"}),
+        EngineSpec("http://[::1]:80"),
+    )
+    assert settings.hosts == ("gateway.example", "gateway.example:8080")
+    assert settings.timeouts == Timeouts(connect=1.5, idle=60.0)
+    assert (settings.attempts, settings.max_connections, settings.min_body_rate) == (3, 500, 2048)
+
+
+def test_flags_beat_environment_beats_file_beats_defaults(tmp_path: Path) -> None:
+    text = "attempts: 3\nlisten: 127.0.0.1:1\nmax_connections: 5\ntimeouts: {idle: 5, drain: 6}\n"
+    env = {"GATEWAY_LISTEN": "127.0.0.1:2", "GATEWAY_MAX_CONNECTIONS": "6", "GATEWAY_TIMEOUTS_IDLE": "7"}
+    settings = load(text, tmp_path, env, listen="127.0.0.1:3", admin=None)
+    assert settings.listen.port == 3
+    assert settings.admin.port == 9090
+    assert settings.max_connections == 6
+    assert settings.attempts == 3
+    assert (settings.timeouts.idle, settings.timeouts.drain, settings.timeouts.connect) == (7.0, 6.0, 2.0)
+
+
+def test_the_environment_takes_lists_with_commas_and_names_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "other.yaml"
+    config.write_text("attempts: 4\n")
+    env = {"GATEWAY_ENGINES": "http://127.0.0.1:1, http://127.0.0.1:2", "GATEWAY_CONFIG": str(config)}
+    settings = load(env=env)
+    assert [engine.url for engine in settings.engines] == ["http://127.0.0.1:1", "http://127.0.0.1:2"]
+    assert settings.attempts == 4
+
+
+def test_variables_that_kubernetes_sets_are_no_settings() -> None:
+    assert load(env={"GATEWAY_PORT": "tcp://10.0.0.1:80", "GATEWAY_SERVICE_HOST": "10.0.0.1"}) == load()
+
+
+def test_all_faults_come_together_with_places(tmp_path: Path) -> None:
+    text = "lisen: 127.0.0.1:80\nadmin: nowhere\ntimeouts:\n  idel: 3\n  idle: -1\nattempts: many\nfoo: 1\n"
+    found = faults(
+        text, tmp_path, {"GATEWAY_MAX_CONNECTIONS": "x"}, state="redis://:hunter2@h:1/0", engines=["ftp://x"]
+    )
+    file = tmp_path / "gateway.yaml"
+    assert set(found) == {
+        f"{file}:1: unknown setting 'lisen'; did you mean listen?",
+        f"{file}:2: admin: expected HOST:PORT, such as 127.0.0.1:8080",
+        f"{file}:4: unknown setting 'timeouts.idel'; did you mean timeouts.idle?",
+        f"{file}:5: timeouts.idle: expected seconds, more than 0 and at most 86400",
+        f"{file}:6: attempts: expected a whole number from 1 to 10",
+        f"{file}:7: unknown setting 'foo'",
+        "GATEWAY_MAX_CONNECTIONS: max_connections: expected a whole number from 1 to 1000000",
+        "--state: state: expected sqlite:///PATH: this version does not support Redis",
+        "--engine: engines: expected http://HOST:PORT without user, path or query",
+    }
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:hunter2@127.0.0.1:8000",
+        "http://127.0.0.1:8000/v1",
+        "http://127.0.0.1:8000?x=1",
+        "http://127.0.0.1:8000#x",
+        "http://127.0.0.1:0",
+        "http://127.0.0.1:65536",
+        "http://127.0.0.1:8000\n",
+        "http://127.0.0.1 :8000",
+        "http://:8000",
+        "http://[::1",
+        "http://[127.0.0.1]:8000",
+        "http://127.1:8000",
+        "http://0x7f000001:8000",
+        "http://2130706433:8000",
+        "127.0.0.1:8000",
+        "unix:///run/engine.sock",
+    ],
+)
+def test_a_malformed_engine_url_is_refused_unquoted(url: str) -> None:
+    (fault,) = faults(engines=[url])
+    assert fault.startswith("--engine: engines: expected ")
+    assert "hunter2" not in fault
+
+
+@pytest.mark.parametrize(
+    "host", ["10.0.0.1", "0.0.0.0", "[::]", "example.com", "localhost.example.com", "[2001:db8::1]"]
+)
+def test_prompts_do_not_leave_the_host_in_the_clear(host: str) -> None:
+    (fault,) = faults(engines=[f"http://{host}:8000"])
+    assert "expected a loopback host" in fault
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost"])
+def test_loopback_is_allowed(host: str) -> None:
+    assert load(engines=[f"http://{host}:8000"]).engines == (EngineSpec(f"http://{host}:8000"),)
+
+
+def test_an_https_engine_is_refused_in_clear_words(tmp_path: Path) -> None:
+    (fault,) = faults(engines=["https://gpu7.example:8443"])
+    assert "listed in remote_engines" in fault
+    text = "remote_engines: [gpu7.example]\n"
+    (fault,) = faults(text, tmp_path, engines=["https://gpu7.example:8443"])
+    assert "does not support https engines yet" in fault
+
+
+def test_an_engine_given_twice_is_a_fault() -> None:
+    assert len(faults(engines=["http://127.0.0.1:8000", "http://127.0.0.1:8000/"])) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "expected"),
+    [
+        ("engines:\n  - urls: http://127.0.0.1:1\n", 2, "only url and labels in an engine"),
+        ("engines:\n  - labels: {}\n", 2, "url in an engine"),
+        ("engines:\n  - url: http://127.0.0.1:1\n    labels: [a]\n", 3, "labels as names and texts"),
+        ("engines: 5\n", 1, "a list of engines"),
+        ("hosts:\n  - ok.example\n  - not ok\n", 3, "a host name"),
+        ("timeouts: 5\n", 1, "expected settings"),
+        ("- listen\n", 1, "expected settings"),
+        ("listen: 8080\n", 1, "HOST:PORT"),
+        ("listen: 127.0.0.1:99999\n", 1, "HOST:PORT"),
+        ("attempts: true\n", 1, "a whole number"),
+        ("attempts: 2.5\n", 1, "a whole number"),
+        ("probe_interval: .inf\n", 1, "seconds"),
+        ("policies: nowhere\n", 1, "a folder that exists"),
+        ("attempts: 1\nattempts: 2\n", 2, "only once"),
+        ("a: &x 1\nb: *x\n", 1, "no YAML aliases"),
+        ("attempts: [1\n", 2, "expected YAML"),
+        ("attempts: !!python/object:os.system x\n", 1, "expected YAML"),
+        ("attempts: 2020-13-45\n", 1, "plain value"),
+    ],
+)
+def test_each_fault_of_a_file_has_its_line(tmp_path: Path, text: str, line: int, expected: str) -> None:
+    found = faults(text, tmp_path)
+    assert any(f"gateway.yaml:{line}: " in fault and expected in fault for fault in found), found
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"x: \x00", b"#" * (1 << 20) + b"#"])
+def test_a_file_that_is_no_text_is_a_fault(tmp_path: Path, content: bytes) -> None:
+    config = tmp_path / "gateway.yaml"
+    config.write_bytes(content)
+    with pytest.raises(SettingsFault, match=r"gateway\.yaml: expected|gateway\.yaml:1: expected"):
+        load_settings({}, ENV, config)
+
+
+def test_a_missing_file_is_a_fault_and_an_empty_one_is_not(tmp_path: Path) -> None:
+    with pytest.raises(SettingsFault, match="cannot be read: No such file"):
+        load_settings({}, ENV, tmp_path / "none.yaml")
+    assert load("", tmp_path) == load()
+
+
+def test_variables_are_named_by_rule() -> None:
+    assert variable("timeouts.first_byte") == "GATEWAY_TIMEOUTS_FIRST_BYTE"

@@ -1,0 +1,163 @@
+"""One request and its answer, without a connection."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gateway.errors import Refusal
+from gateway.wire.inbound import UNREAD_WINDOW, Inbound, ServerClock
+
+
+class Line:
+    """Keeps what an exchange says to its connection."""
+
+    peer = "127.0.0.1"
+
+    def __init__(self) -> None:
+        self.context = SimpleNamespace(draining=False, loop=asyncio.get_event_loop_policy())
+        self.said: list[Any] = []
+
+    def want_body(self, exchange: Inbound) -> None:
+        self.said.append("want_body")
+
+    def send(self, data: bytes) -> None:
+        self.said.append(data)
+
+    def send_head(self, exchange: Inbound, status: int, headers: Any, framing: bytes, body: bytes = b"") -> None:
+        self.said.append((status, framing, body))
+
+    def distrust(self) -> None:
+        self.said.append("distrust")
+
+    def answered(self, exchange: Inbound) -> None:
+        self.said.append("answered")
+
+    def abort(self) -> None:
+        self.said.append("abort")
+
+
+def made() -> tuple[Inbound, Line]:
+    line: Any = Line()
+    return Inbound(line, 1.5), line
+
+
+def read(exchange: Inbound, limit: int, *later: bytes) -> bytes:
+    """The body, of which some comes only when it is waited for."""
+
+    async def body() -> bytes:
+        exchange._line.context.loop = asyncio.get_running_loop()
+        reading = asyncio.ensure_future(exchange.body(limit))
+        await asyncio.sleep(0)
+        for data in later:
+            exchange.feed(data)
+        if later:
+            exchange.end_body()
+        return await reading
+
+    return asyncio.run(body())
+
+
+def test_a_body_in_one_piece_is_not_copied() -> None:
+    exchange, line = made()
+    data = b"a" * 1000
+    exchange.feed(data)
+    exchange.end_body()
+    assert read(exchange, 1000) is data
+    assert read(exchange, 1000) is data
+    assert line.said == []
+
+
+def test_a_body_in_crumbs() -> None:
+    exchange, line = made()
+    exchange.feed(b"a")
+    assert read(exchange, 5, b"b", b"c", b"de") == b"abcde"
+    assert line.said == ["want_body"]
+    assert exchange.received == 5
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_body_over_its_limit(declared: bool) -> None:
+    exchange, line = made()
+    if declared:
+        exchange.head = {b"content-length": b"6"}
+    with pytest.raises(Refusal) as caught:
+        read(exchange, 5, b"abc", b"def")
+    assert (caught.value.spec.code, caught.value.close) == ("body_too_large", True)
+    assert line.said == ([] if declared else ["want_body"])
+    exchange.feed(b"ghi")
+    assert exchange._body == b"", "what is refused is not kept"
+
+
+def test_a_body_that_fails() -> None:
+    exchange, _ = made()
+    exchange.feed(b"abc")
+    exchange.fail_body(Refusal("request_timeout"))
+    with pytest.raises(Refusal):
+        read(exchange, 5)
+
+
+def test_what_nobody_asked_for_is_bounded() -> None:
+    exchange, _ = made()
+    exchange.feed(b"a" * UNREAD_WINDOW)
+    assert not exchange.unread()
+    exchange.feed(b"a")
+    assert exchange.unread()
+
+
+def test_an_answer_is_given_once() -> None:
+    exchange, line = made()
+    exchange.respond(200, b"", b"one")
+    exchange.respond(500, b"", b"two")
+    exchange.start(200, b"", None)  # type: ignore[arg-type]
+    exchange.write(b"three")
+    exchange.finish()
+    assert line.said == [(200, b"content-length: 3\r\n\r\n", b"one"), "answered"]
+    assert exchange.finished
+
+
+def test_an_answer_that_closes() -> None:
+    exchange, line = made()
+    exchange.respond(400, b"", b"", close=True)
+    assert line.said[0] == "distrust"
+
+
+def test_a_stream() -> None:
+    exchange, line = made()
+    flow: Any = object()
+    exchange.start(200, b"", flow)
+    assert exchange.flow is flow
+    exchange.write(b"a" * 17)
+    exchange.write(b"")
+    exchange.finish()
+    exchange.write(b"late")
+    assert line.said[0] == (200, b"transfer-encoding: chunked\r\n\r\n", b"")
+    assert line.said[1:] == [b"11\r\n" + b"a" * 17 + b"\r\n", b"0\r\n\r\n", "answered"]
+    assert exchange.flow is None
+
+
+def test_nothing_is_said_to_a_client_that_is_gone() -> None:
+    exchange, line = made()
+    exchange.gone = True
+    exchange.respond(200, b"", b"")
+    exchange.start(200, b"", None)  # type: ignore[arg-type]
+    exchange.write(b"a")
+    exchange.finish()
+    assert line.said == []
+
+
+def test_aborting() -> None:
+    exchange, line = made()
+    exchange.abort()
+    assert (line.said, exchange.finished) == (["abort"], True)
+
+
+def test_the_date_is_made_once_a_second() -> None:
+    times = iter([0.0, 0.9, 1.0])
+    clock = ServerClock(lambda: next(times))
+    first, same, second = clock.date_line(), clock.date_line(), clock.date_line()
+    assert first is same
+    assert (first, second) == (b"date: Thu, 01 Jan 1970 00:00:00 GMT\r\n", b"date: Thu, 01 Jan 1970 00:00:01 GMT\r\n")
