@@ -58,7 +58,8 @@ def create(
     if as_json:
         print_json(made)
         return
-    note(f"Key {made.name} (id {made.id}) of tenant {made.tenant}, expires {moment(made.expires_at)}. Shown this once:")
+    ends = "never expires" if made.expires_at is None else f"expires {moment(made.expires_at)}"
+    note(f"Key {made.name} (id {made.id}) of tenant {made.tenant}, {ends}. Shown this once:")
     typer.echo(made.key)
 
 
