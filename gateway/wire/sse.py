@@ -74,33 +74,31 @@ class StreamPlan:
     choices: int = 1
 
 
-class Mould:
-    """What the ordinary chunks of a stream begin and end with, learned from one that was parsed."""
+Cast = Callable[[bytes], bytes | None]
 
-    __slots__ = ("_end", "_head", "_shown", "_tail")
 
-    def __init__(self, head: bytes, tail: bytes, shown: bytes) -> None:
-        self._head = head
-        self._tail = tail
-        self._shown = shown
-        self._end = len(head)
+def mould(event: bytes, needle: bytes, swapped: bytes, *, single: bool) -> Cast | None:
+    """How the ordinary chunks of a stream are shown, learned from a parsed one; ``None`` if that is no ordinary one.
 
-    @classmethod
-    def of(cls, event: bytes, needle: bytes, shown: bytes) -> Mould | None:
-        """The mould of a chunk that holds ``needle``, to be shown as ``shown``; ``None`` if it is no ordinary one."""
-        head, _, rest = event.partition(needle)
-        if rest.count(_REASON) != 1 or _REASON in head or b"\n" in event:
+    ``needle`` is the member that ``swapped`` takes the place of; ``single`` says that one choice is expected, so that
+    one ``finish_reason`` can be all there is. The cast takes what one read brought and gives it as it is to be shown,
+    or ``None`` for anything but one event of this mould.
+    """
+    before, _, rest = event.partition(needle)
+    tail = rest[rest.rfind(_REASON) :] + b"\n\n"
+    if rest.count(_REASON) != 1 or _REASON in before or b"\n" in event or not tail.startswith(_NO_REASON):
+        return None
+    head, shown = before + needle, before + swapped
+    end = len(head)
+
+    def cast(data: bytes) -> bytes | None:
+        if not data.startswith(head) or not data.endswith(tail) or data.find(b"\n") != len(data) - 2:
             return None
-        tail = rest[rest.rfind(_REASON) :]
-        return cls(head + needle, tail + b"\n\n", head + shown) if tail.startswith(_NO_REASON) else None
+        if b"\r" in data or not (single or data.count(_REASON) == 1) or not (data.isascii() or _valid_utf8(data)):
+            return None
+        return shown + data[end:]
 
-    def cast(self, data: bytes) -> bytes | None:
-        """One event as it is to be shown; ``None`` for one of another mould, or for more or less than one event."""
-        if not data.startswith(self._head) or not data.endswith(self._tail):
-            return None
-        if data.find(b"\n") != len(data) - 2 or b"\r" in data or data.count(_REASON) != 1:
-            return None
-        return self._shown + data[self._end :] if data.isascii() or _valid_utf8(data) else None
+    return cast
 
 
 class SseScanner:
@@ -114,15 +112,23 @@ class SseScanner:
         self._scanned = 0
         self._carriage = False
         self._begun = False
-        self._mould: Mould | None = None
+        # Set only between whole events: while some of one is held back, nothing may overtake it.
+        self._cast: Cast | None = None
+        self._learned: Cast | None = None
 
     def feed(self, data: bytes) -> bytes:
         """The bytes to pass on for these bytes (often none). Raises ``StreamFault``."""
-        if self._mould is not None and not self._buffer and not self._carriage:
-            cast = self._mould.cast(data)
-            if cast is not None:
+        cast = self._cast
+        if cast is not None:
+            shown = cast(data)
+            if shown is not None:
                 self.facts.events += 1
-                return cast
+                return shown
+        shown = self._read(data)
+        self._cast = self._learned if not self._buffer and not self._carriage else None
+        return shown
+
+    def _read(self, data: bytes) -> bytes:
         if self._carriage or b"\r" in data:
             data = self._unify(data)
         if not self._begun:
@@ -195,9 +201,9 @@ class SseScanner:
         event = event.strip(b"\n")
         if self.facts.ended or not event:
             return b""
-        if self._mould is not None and (cast := self._mould.cast(event + b"\n\n")) is not None:
+        if self._learned is not None and (shown := self._learned(event + b"\n\n")) is not None:
             self.facts.events += 1
-            return cast
+            return shown
         if event.startswith(b"data: ") and b"\n" not in event:
             return self._data(event, event[6:])
         name, data = _parts(event)
@@ -225,7 +231,7 @@ class SseScanner:
 
     def _end(self) -> None:
         self.facts.ended = True
-        self._mould = None  # what follows is looked at, and dropped
+        self._learned = None  # what follows is looked at, and dropped
 
     def _done(self) -> bytes:
         self._end()
@@ -237,7 +243,8 @@ class SseScanner:
         swapped = swap_model(event, chunk, self._plan.model) if holder is chunk else None
         if swapped is not None:
             if chunk.get("usage") is None:
-                self._mould = Mould.of(event, b'"model":' + orjson.dumps(chunk["model"]), swapped[0]) or self._mould
+                needle, single = b'"model":' + orjson.dumps(chunk["model"]), self._plan.choices == 1
+                self._learned = mould(event, needle, swapped[0], single=single) or self._learned
             return swapped[1] + b"\n\n"
         holder["model"] = self._plan.model
         name = event[: event.index(b"data: ")]
