@@ -77,12 +77,11 @@ class StreamPlan:
 Cast = Callable[[bytes], bytes | None]
 
 
-def mould(event: bytes, needle: bytes, swapped: bytes, *, single: bool) -> Cast | None:
+def mould(event: bytes, needle: bytes, swapped: bytes) -> Cast | None:
     """How the ordinary chunks of a stream are shown, learned from a parsed one; ``None`` if that is no ordinary one.
 
-    ``needle`` is the member that ``swapped`` takes the place of; ``single`` says that one choice is expected, so that
-    one ``finish_reason`` can be all there is. The cast takes what one read brought and gives it as it is to be shown,
-    or ``None`` for anything but one event of this mould.
+    ``needle`` is the member that ``swapped`` takes the place of. The cast takes what one read brought and gives it as
+    it is to be shown, or ``None`` for anything but one event of this mould.
     """
     before, _, rest = event.partition(needle)
     tail = rest[rest.rfind(_REASON) :] + b"\n\n"
@@ -94,7 +93,7 @@ def mould(event: bytes, needle: bytes, swapped: bytes, *, single: bool) -> Cast 
     def cast(data: bytes) -> bytes | None:
         if not data.startswith(head) or not data.endswith(tail) or data.find(b"\n") != len(data) - 2:
             return None
-        if b"\r" in data or not (single or data.count(_REASON) == 1) or not (data.isascii() or _valid_utf8(data)):
+        if b"\r" in data or data.count(_REASON) != 1 or not (data.isascii() or _valid_utf8(data)):
             return None
         return shown + data[end:]
 
@@ -243,8 +242,7 @@ class SseScanner:
         swapped = swap_model(event, chunk, self._plan.model) if holder is chunk else None
         if swapped is not None:
             if chunk.get("usage") is None:
-                needle, single = b'"model":' + orjson.dumps(chunk["model"]), self._plan.choices == 1
-                self._learned = mould(event, needle, swapped[0], single=single) or self._learned
+                self._learned = mould(event, b'"model":' + orjson.dumps(chunk["model"]), swapped[0]) or self._learned
             return swapped[1] + b"\n\n"
         holder["model"] = self._plan.model
         name = event[: event.index(b"data: ")]

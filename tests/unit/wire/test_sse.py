@@ -397,3 +397,15 @@ def test_a_huge_event_in_tiny_reads_costs_linear_time():
 
     small, large = min(seconds(100_000) for _ in range(3)), min(seconds(1_600_000) for _ in range(2))
     assert large < 16 * 6 * small  # 256 times if quadratic
+
+
+def test_an_end_inside_a_chunk_of_the_usual_mould_is_seen() -> None:
+    """Between the usual beginning and end may stand another choice, which says that it has ended."""
+    usual = b'data: {"model":"served","choices":[{"index":0,"delta":{},"finish_reason":null}]}\n\n'
+    ended = usual.replace(b'[{"index":0', b'[{"index":0,"delta":{},"finish_reason":"stop"},{"index":1')
+    scanner = SseScanner(StreamPlan(Dialect.OPENAI, "shown"))
+    for _ in range(3):
+        scanner.feed(usual)
+    scanner.feed(ended)
+    assert scanner.facts.finish == "stop"
+    assert scanner.end() == b"data: [DONE]\n\n"
