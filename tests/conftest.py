@@ -111,6 +111,10 @@ class RunningGateway:
     def upstream_connections(self) -> int:
         return sum(replica.open_connections for replica in self.gateway.core.registry.replicas)
 
+    def in_flight(self) -> int:
+        """Requests that engines have of this gateway."""
+        return sum(replica.in_flight for replica in self.gateway.core.registry.replicas)
+
     def metrics(self) -> str:
         return self.gateway.core.metrics.render().decode()
 

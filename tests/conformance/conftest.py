@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
+import threading
 import time
 
 import httpx
@@ -16,12 +18,16 @@ from loadtests.vllm.install import default_installation
 
 ALIAS, SERVED = "internal-general", "internal-general-v3"
 PATIENCE = 20.0
-FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--shutdown-timeout", "20")
+FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--shutdown-timeout", "60")
 _GAUGE = re.compile(r"^vllm:num_requests_(running|waiting)\{[^}]*\} (\S+)$", re.MULTILINE)
 
 
 class Target:
-    """An engine under test. ``stall`` freezes what computes, ``kill`` ends it at once, ``drain`` is SIGTERM."""
+    """An engine under test. ``stall`` freezes what computes, ``kill`` ends it at once, ``drain`` is SIGTERM.
+
+    How fast an engine computes is the host's: 0.3 to 14 ms a token were seen. A test that needs a request to be still
+    running while it does something else does that under ``slowed`` or ``stall``.
+    """
 
     kind = ""
     url = ""
@@ -54,6 +60,10 @@ class Simulated(Target):
     async def _stall(self, on):
         (self._engine.faults.set if on else self._engine.faults.clear)("health_ok_generation_hangs")
 
+    @contextlib.contextmanager
+    def slowed(self):
+        yield
+
     def stall(self):
         self._site.run(self._stall(True))
 
@@ -80,6 +90,27 @@ class Real(Target):
     def __init__(self, folder):
         self.engine = RealEngine.start(default_installation(), folder, *FLAGS, model=SERVED)
         self.url = self.engine.url
+
+    @contextlib.contextmanager
+    def slowed(self):
+        """Computes only a tenth of the time, by SIGSTOP and SIGCONT."""
+        pid, over = self.engine.engine_core_pid, threading.Event()
+
+        def pulse():
+            with contextlib.suppress(ProcessLookupError):
+                while not over.is_set():
+                    os.kill(pid, signal.SIGSTOP)
+                    over.wait(0.09)
+                    os.kill(pid, signal.SIGCONT)
+                    over.wait(0.01)
+
+        pulsing = threading.Thread(target=pulse, name="slowed")
+        pulsing.start()
+        try:
+            yield
+        finally:
+            over.set()
+            pulsing.join()
 
     def stall(self):
         os.kill(self.engine.engine_core_pid, signal.SIGSTOP)

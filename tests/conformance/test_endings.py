@@ -42,16 +42,17 @@ def test_drained_engine(talk, doomed, spare, new_gateway):
     alone, pair = new_gateway(doomed.url), new_gateway(doomed.url, spare.url, ready=2)
 
     async def use(caller):
-        begun = caller.chat(tokens=400, stream=True)
+        begun = caller.chat(tokens=800, stream=True)
         await caller.until(lambda: begun.lines, "a first event")
-        doomed.drain()
-        refused = caller.chat()
-        while (await refused.task).status == 200:
+        with doomed.slowed():
+            doomed.drain()
             refused = caller.chat()
-        others = await asyncio.to_thread(
-            talk, pair, lambda other: asyncio.gather(*(other.chat().task for _ in range(8)))
-        )
-        assert not begun.task.done()
+            while (await refused.task).status == 200:
+                refused = caller.chat()
+            others = await asyncio.to_thread(
+                talk, pair, lambda other: asyncio.gather(*(other.chat().task for _ in range(8)))
+            )
+            assert not begun.task.done()
         return await begun.task, refused, others
 
     begun, refused, others = talk(alone, use)

@@ -22,17 +22,18 @@ def last_error(call):
 
 def test_more_streams_than_slots_all_complete(talk, gateway, target, wait_until):
     async def use(caller):
-        calls = [caller.chat(tokens=100, stream=True) for _ in range(12)]
-        await caller.gauges(target, SLOTS, 8)
-        # Their headers are held until their first event, though the engine has sent its own at once.
-        assert sum(call.status is not None for call in calls) <= SLOTS
+        with target.slowed():
+            calls = [caller.chat(tokens=200, stream=True) for _ in range(12)]
+            await caller.gauges(target, SLOTS, 8)
+            # Their headers are held until their first event, though the engine has sent its own at once.
+            assert sum(call.status is not None for call in calls) <= SLOTS
         return await asyncio.gather(*(call.task for call in calls))
 
     for call in talk(gateway, use):
         assert call.status == 200
         assert finish_reasons(call) == ["length"]
         assert call.lines[-1] == "data: [DONE]"
-    wait_until(lambda: sum(r["completion_tokens"] == 100 for r in gateway.records.lines) == 12, "12 records")
+    wait_until(lambda: sum(r["completion_tokens"] == 200 for r in gateway.records.lines) == 12, "12 records")
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -45,7 +46,8 @@ def test_caller_that_leaves_frees_its_slot(talk, gateway, target, stream):
         await call.leave()
         await caller.gauges(target, 0, 0)
 
-    talk(gateway, use)
+    with target.slowed():
+        talk(gateway, use)
     record = gateway.records.last(status=499, stream=stream)
     assert record["error"] == "client_gone"
 
@@ -64,7 +66,9 @@ def test_caller_that_leaves_the_queue_is_gone_from_it(talk, gateway, target):
         await caller.gauges(target, 0, 0)
         return queued
 
-    assert [call.status for call in talk(gateway, use)] == [None, None]
+    with target.slowed():
+        queued = talk(gateway, use)
+    assert [call.status for call in queued] == [None, None]
 
 
 @pytest.fixture(scope="module")
