@@ -21,10 +21,12 @@ Report: TypeAlias = Callable[[Given, str], None]
 Parser: TypeAlias = Callable[[Given, Report], Any]
 """Gives the value, or reports at least one fault and gives something that will not be used."""
 
-_HOST = r"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})"
-_ADDRESS = re.compile(rf"(?P<host>{_HOST}):(?P<port>[0-9]{{1,5}})").fullmatch
-_ENGINE = re.compile(rf"(?P<scheme>https?)://(?P<host>{_HOST})(?::(?P<port>[0-9]{{1,5}}))?/?").fullmatch
-_HOST_VALUE = re.compile(rf"(?:{_HOST})(?::[0-9]{{1,5}})?").fullmatch
+HOST = r"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})"
+"""What a host may look like; ``sound_host`` tells which of those are none. A pattern."""
+
+_ADDRESS = re.compile(rf"(?P<host>{HOST}):(?P<port>[0-9]{{1,5}})").fullmatch
+_ENGINE = re.compile(rf"(?P<scheme>https?)://(?P<host>{HOST})(?::(?P<port>[0-9]{{1,5}}))?/?").fullmatch
+_HOST_VALUE = re.compile(rf"(?:{HOST})(?::[0-9]{{1,5}})?").fullmatch
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}").fullmatch
 _DEFAULT_PORTS = MappingProxyType({"http": 80, "https": 443})
 
@@ -40,33 +42,25 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def sqlite_path(url: str) -> Path:
-    """The absolute path in ``sqlite:///PATH``. Raises ``ValueError`` with what was expected."""
-    if url.startswith(("redis:", "rediss:", "redis+")):
-        raise ValueError("expected sqlite:///PATH: this version does not support Redis")
-    path = url.removeprefix("sqlite://")
-    if path == url or not path.startswith("/") or path.endswith("/") or "\0" in path:
-        raise ValueError("expected sqlite:///PATH with an absolute path, such as sqlite:///var/lib/gateway/state.db")
-    return Path(path)
+def sound_host(host: str) -> bool:
+    """A bracketed host has to be IPv6; one that ends in a number has to be IPv4 (never 127.1 or 0x7f.1)."""
+    try:
+        if host.startswith("["):
+            return ipaddress.ip_address(host.strip("[]")).version == 6
+        if re.fullmatch(r"(?:0[xX][0-9A-Fa-f]*|[0-9]+)\.?", host.rstrip(".").rpartition(".")[2]):
+            return ipaddress.ip_address(host).version == 4
+    except ValueError:
+        return False
+    return ".." not in host
 
 
 def address(given: Given, report: Report) -> Address | None:
     """``HOST:PORT``, an IPv6 host in brackets."""
     match = _ADDRESS(given.value) if isinstance(given.value, str) else None
-    if match is None or int(match["port"]) > 65_535 or not _sound_host(match["host"]):
+    if match is None or int(match["port"]) > 65_535 or not sound_host(match["host"]):
         report(given, "HOST:PORT, such as 127.0.0.1:8080")
         return None
     return Address(match["host"].strip("[]"), int(match["port"]))
-
-
-def state(given: Given, report: Report) -> str | None:
-    """A state URL."""
-    try:
-        sqlite_path(given.value if isinstance(given.value, str) else "")
-    except ValueError as fault:
-        report(given, str(fault).removeprefix("expected "))
-        return None
-    return str(given.value)
 
 
 def folder(given: Given, report: Report) -> Path | None:
@@ -74,6 +68,15 @@ def folder(given: Given, report: Report) -> Path | None:
     path = given.base / given.value if isinstance(given.value, str) else None
     if path is None or not path.is_dir():
         report(given, "a folder that exists")
+        return None
+    return path
+
+
+def absolute(given: Given, report: Report) -> Path | None:
+    """The absolute path of a folder that may be missing yet."""
+    path = Path(given.value) if isinstance(given.value, str) else None
+    if path is None or not path.is_absolute() or "\0" in str(path):
+        report(given, "an absolute path of a folder")
         return None
     return path
 
@@ -151,7 +154,7 @@ def _engine(given: Given, report: Report) -> EngineSpec | None:
 
 def _engine_url(given: Given, report: Report) -> str | None:
     match = _ENGINE(given.value) if isinstance(given.value, str) else None
-    if match is None or not _sound_host(match["host"]):
+    if match is None or not sound_host(match["host"]):
         report(given, "http://HOST:PORT without user, path or query")
         return None
     port = int(match["port"] or _DEFAULT_PORTS[match["scheme"]])
@@ -169,18 +172,6 @@ def _labels(given: Given, report: Report) -> dict[str, str]:
         if _LABEL(name) is None or not isinstance(item.value, str | int | float):
             report(item, "labels as names and texts, such as {gpu: a100}")
     return {name: str(item.value) for name, item in given.value.items()}
-
-
-def _sound_host(host: str) -> bool:
-    """A bracketed host has to be IPv6; one that ends in a number has to be IPv4 (never 127.1 or 0x7f.1)."""
-    try:
-        if host.startswith("["):
-            return ipaddress.ip_address(host.strip("[]")).version == 6
-        if re.fullmatch(r"(?:0[xX][0-9A-Fa-f]*|[0-9]+)\.?", host.rstrip(".").rpartition(".")[2]):
-            return ipaddress.ip_address(host).version == 4
-    except ValueError:
-        return False
-    return ".." not in host
 
 
 def _number(value: object) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
 
 import httpx
 
@@ -12,7 +14,7 @@ from gateway.fleet.registry import Registry
 from gateway.fleet.replica import State
 from gateway.identity.keyring import KeyRing
 from gateway.stores.aliases import AliasView, name_served_models
-from gateway.stores.interfaces import StateStore, StoreError
+from gateway.stores.interfaces import Notifying, StateStore, StoreError
 
 Report = Callable[[str], None]
 
@@ -28,9 +30,10 @@ class Control:
         self._aliases = aliases
         self._registry = registry
         self._report = report
-        self._states: dict[int, State] = {}
+        self._told: dict[int, tuple[State, str]] = {}
         self._store_down = False
         self._name_models = False
+        self._turn = asyncio.Lock()
 
     async def first(self, client: httpx.AsyncClient) -> None:
         """Before listening: the store must be readable, and engines that are there are known.
@@ -42,9 +45,13 @@ class Control:
         await self.probe(client)
 
     async def reload(self) -> None:
-        """Take in what changed in the store. Raises ``StoreUnavailable``; what was known then stands."""
-        await self._keys.refresh()
-        await self._aliases.refresh()
+        """Take in what changed in the store. Raises ``StoreUnavailable``; what was known then stands.
+
+        One at a time: of two readings at once, the older one could be the last to be taken in.
+        """
+        async with self._turn:
+            await self._keys.refresh()
+            await self._aliases.refresh()
 
     async def sync(self) -> None:
         """``reload``, with an unreachable store reported."""
@@ -59,15 +66,22 @@ class Control:
             self._report("state store: back")
         self._store_down = False
 
+    async def follow(self, store: Notifying) -> None:
+        """``sync`` at each word of a change, sooner than the next poll would find it."""
+        async with aclosing(store.changes()) as changes:
+            async for _ in changes:
+                await self.sync()
+
     async def probe(self, client: httpx.AsyncClient) -> None:
         """Look at every engine; in a new installation give each served model an alias of its own name."""
         await probe_all(client, self._registry)
         for replica in self._registry.replicas:
-            state = replica.life.state
-            if self._states.get(replica.index) is not state:
-                self._states[replica.index] = state
-                serves = ", ".join(replica.life.seen.models) or "nothing yet"
-                self._report(f"replica {replica.index} at {replica.spec.url}: {state.value}, serves {serves}")
+            life = replica.life
+            if self._told.get(replica.index) != (life.state, life.reason):
+                self._told[replica.index] = life.state, life.reason
+                serves = ", ".join(life.seen.models) or "nothing yet"
+                why = f"; {life.reason}" if life.reason else ""
+                self._report(f"replica {replica.index} at {replica.spec.url}: {life.state.value}, serves {serves}{why}")
         if self._name_models:
             await self._make_aliases()
 

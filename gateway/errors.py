@@ -84,6 +84,7 @@ class GatewayError(Exception):
     """A failure with its row of ``CODES``.
 
     ``message`` overrides the row's text, ``param`` names the field at fault, ``retry_after`` is whole seconds.
+    ``retry`` says whether trying again can help: the row's word, unless whoever raises knows better.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class GatewayError(Exception):
         self.param = param
         self.retry_after = retry_after
         self.close = close
+        self.retry = self.spec.retry
         super().__init__(code)
 
 

@@ -77,18 +77,49 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Principal:
-    """Who calls: an API key (later also a JWT subject), its tenant, its roles and the alias globs it may call.
+class Limits:
+    """Figures that bound what is used; ``None`` is no limit. A minute's and a day's figure are also its burst."""
 
-    ``expires_at`` is when the credential ends, in Unix seconds.
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    concurrency: int | None = None
+
+
+NO_LIMITS = Limits()
+
+
+class Credential(StrEnum):
+    """What a principal has shown."""
+
+    KEY = "key"
+    TOKEN = "token"  # noqa: S105 - a kind, not a secret
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who calls: an API key or a JWT's subject, its tenant and its roles.
+
+    ``id`` is the key's id or a hash of a token's issuer and subject: safe to record. ``aliases`` are the globs that the
+    credential itself is narrowed to (what its roles grant is the policy's), ``limits`` its own figures.
+    ``expires_at`` is when it must be looked at again, in Unix seconds.
     """
 
-    key_id: str
+    id: str
     tenant: str
     name: str = ""
     roles: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ("*",)
     expires_at: float = math.inf
+    limits: Limits = NO_LIMITS
+    credential: Credential = Credential.KEY
+
+
+class Budget(NamedTuple):
+    """Limits that one holder shares among all its requests. ``holder`` is ``principal:ID`` or ``tenant:NAME``."""
+
+    holder: str
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The request path, told once: guard, authenticate, accept, resolve, authorise, pick, forward, observe.
+"""The request path, told once: guard, authenticate, accept, authorise, resolve, judge, admit, pick, forward, observe.
 
 Each step is a function that returns a value or raises. Errors become an answer in one place, ``_answer_error``: a
 status before anything was sent, a last event in a stream that has begun.
@@ -12,16 +12,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-import orjson
-
 from gateway.errors import CODES, EngineFailure, GatewayError, Unavailable
-from gateway.model import AliasTable, BodyKind, Dialect, InferenceRequest, Principal, Revision
+from gateway.limits.headers import rate_lines
+from gateway.limits.interfaces import Limiter, LimitReached
+from gateway.model import AliasTable, BodyKind, Dialect, InferenceRequest
+from gateway.policy.access import Access
+from gateway.policy.context import judge_context
+from gateway.policy.grants import Grant
 from gateway.policy.guards import Guards
+from gateway.policy.live import Policy
+from gateway.policy.schemacap import schema_digests
 from gateway.steps.accept import accept, render
-from gateway.steps.authenticate import Keys, authenticate
-from gateway.steps.authorize import authorize, may_call
+from gateway.steps.admit import admit, reserve, used_tokens
+from gateway.steps.authenticate import Callers, Failures, authenticate
+from gateway.steps.authorize import authorize
 from gateway.steps.forward import Lane, Order, forward
 from gateway.steps.guard import Door, Entry, guard
+from gateway.steps.inform import Answer, health, model, models
 from gateway.steps.observe import Observer
 from gateway.steps.pick import Candidate, pick
 from gateway.steps.resolve import choose_target, resolve
@@ -31,7 +38,6 @@ from gateway.wire.errorbody import error_answer, error_event
 from gateway.wire.exchange import Exchange
 from gateway.wire.headers import header_lines
 
-_JSON_LINE = b"content-type: application/json\r\n"
 _INLINE_ACCEPT = 256 * 1024  # a larger body is parsed and judged in a thread: it would hold the event loop
 
 
@@ -55,6 +61,10 @@ class Fleet(Protocol):
         """Replicas in state ready that serve the model."""
         ...
 
+    def max_model_len(self, model: str) -> int | None:
+        """The longest context that every one of them has; ``None``: not known."""
+        ...
+
     def any_ready(self) -> bool:
         """Whether anything can be served at all."""
         ...
@@ -69,29 +79,53 @@ class Aliases(Protocol):
         ...
 
 
+class Policies(Protocol):
+    """The policy in force. ``epoch`` moves when it changes."""
+
+    @property
+    def policy(self) -> Policy:
+        """A snapshot; a request reads it once."""
+        ...
+
+    @property
+    def epoch(self) -> int: ...
+
+
+class Schemas(Protocol):
+    """Which schemas each tenant has used lately."""
+
+    def admit(self, tenant: str, digest: bytes) -> None:
+        """Count a use of one. Raises ``Refusal``: one too many."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ProxyLimits:
-    """``attempts``: replicas that one request may touch, since some requests kill an engine. Seconds and bytes."""
+    """``attempts``: replicas that one request may touch, since some requests kill an engine. Seconds and bytes.
+
+    ``hops`` is how many proxies of the operator's stand in front.
+    """
 
     attempts: int = 2
     total: float = 900.0
     answer_bytes: int = 64 * 1024 * 1024
+    hops: int = 0
 
 
 class Visit(NamedTuple):
     """What one head told: where it leads and who sends it. Kept for the connection's next request with the same head.
 
-    The guard's verdict depends on the head alone. The principal stands while no key has changed (``epoch``) and it has
-    not expired.
+    The guard's verdict depends on the head alone. The grant stands while no credential and no policy has changed
+    (``epoch``) and the principal has not expired.
     """
 
     entry: Entry
-    principal: Principal
+    grant: Grant
     epoch: int | None
 
     def holds(self, epoch: int | None, now: float) -> bool:
-        """Whether the principal still stands; ``now`` is Unix seconds."""
-        return epoch is not None and epoch == self.epoch and now < self.principal.expires_at
+        """Whether the grant still stands; ``now`` is Unix seconds."""
+        return epoch is not None and epoch == self.epoch and now < self.grant.principal.expires_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +133,16 @@ class Proxy:
     """The inference plane. ``handle`` is the server's handler; everything it uses is handed in."""
 
     door: Door
-    keys: Keys
-    guards: Guards
+    callers: Callers
+    failures: Failures
+    policies: Policies
+    limiter: Limiter
+    schemas: Schemas
     aliases: Aliases
     fleet: Fleet
     observer: Observer
     metrics: Metrics
-    salt: Callable[[str], str | None]
+    salt: Callable[[str], str]
     random: Callable[[], float]
     new_id: Callable[[], str]
     limits: ProxyLimits = ProxyLimits()
@@ -123,17 +160,17 @@ class Proxy:
             route = entry.route
             trace.endpoint, dialect = route.endpoint, route.dialect
             if route.anonymous:
-                self._health(exchange, trace, entry)
+                _tell(exchange, trace, health(self._well(exchange, entry)))
                 return
-            if known is not None and known.holds(self.keys.epoch, trace.time):
-                principal = known.principal
+            if known is not None and known.holds(self._epoch, trace.time):
+                grant = known.grant
             else:
-                principal = await self._recognise(exchange, entry)
-            trace.key_id, trace.tenant = principal.key_id, principal.tenant
+                grant = await self._recognise(exchange, entry)
+            trace.key_id, trace.tenant = grant.principal.id, grant.principal.tenant
             if route.body is BodyKind.NONE:
-                self._models(exchange, trace, principal, entry)
+                _tell(exchange, trace, self._models(grant, entry, trace))
                 return
-            await self._infer(exchange, trace, principal, entry)
+            await self._infer(exchange, trace, grant, entry)
         except GatewayError as error:
             self._answer_error(exchange, trace, error, dialect)
         except asyncio.CancelledError:
@@ -144,38 +181,81 @@ class Proxy:
         finally:
             self.observer.note(trace)
 
-    async def _recognise(self, exchange: Exchange, entry: Entry) -> Principal:
-        epoch = self.keys.epoch  # read first: a key that changes meanwhile must be looked at again
-        principal = await authenticate(exchange.head, self.keys)
-        if entry.route.body is not BodyKind.NONE:
-            exchange.keep(Visit(entry, principal, epoch))
-        return principal
+    @property
+    def _epoch(self) -> int | None:
+        callers = self.callers.epoch
+        return None if callers is None else callers + self.policies.epoch
 
-    async def _infer(self, exchange: Exchange, trace: Trace, principal: Principal, entry: Entry) -> None:
+    async def _recognise(self, exchange: Exchange, entry: Entry) -> Grant:
+        epoch = self._epoch  # read first: what changes meanwhile must be looked at again
+        principal = await authenticate(exchange.head, self.callers, self.failures, exchange.peer, self.limits.hops)
+        grant = self.policies.policy.access.grant(principal)
+        if entry.route.body is not BodyKind.NONE:
+            exchange.keep(Visit(entry, grant, epoch))
+        return grant
+
+    async def _infer(self, exchange: Exchange, trace: Trace, grant: Grant, entry: Entry) -> None:
+        policy = self.policies.policy
+        request = await self._accept(exchange, trace, entry, policy.guards)
+        authorize(grant, request.alias)
+        revision = resolve(request.alias, self.aliases.table)
+        trace.alias, trace.revision = revision.alias, revision.number
+        model = trace.model = choose_target(revision, self.random)
+        request = self._judge(request, model, grant, policy.guards)
+        order = self._order(request, model, grant, policy.guards, revision.label)
+        if grant.budgets:
+            await self._serve_within(exchange, trace, order, grant, policy.access)
+        else:
+            await self._serve(exchange, trace, order)
+
+    async def _accept(self, exchange: Exchange, trace: Trace, entry: Entry, guards: Guards) -> InferenceRequest:
         route, clock = entry.route, self.clock
         asked = clock()
         try:
             is_form = route.body is BodyKind.MULTIPART
-            body = await exchange.body(self.guards.form_bytes if is_form else self.guards.json_bytes)
+            body = await exchange.body(guards.form_bytes if is_form else guards.json_bytes)
         finally:
             trace.waited = clock() - asked
         trace.request_bytes = len(body)
         content_type = exchange.head.get(b"content-type", b"")
         if len(body) <= _INLINE_ACCEPT:
-            request = accept(route, content_type, body, self.guards)
+            request = accept(route, content_type, body, guards)
         else:
-            request = await asyncio.to_thread(accept, route, content_type, body, self.guards)
+            request = await asyncio.to_thread(accept, route, content_type, body, guards)
         trace.stream = request.stream
-        authorize(principal, request.alias)
-        revision = resolve(request.alias, self.aliases.table)
-        trace.alias, trace.revision = revision.alias, revision.number
-        await self._serve(exchange, trace, self._order(trace, principal, request, revision))
+        return request
 
-    def _order(self, trace: Trace, principal: Principal, request: InferenceRequest, revision: Revision) -> Order:
-        model = trace.model = choose_target(revision, self.random)
-        content_type, body = render(request, model=model, cache_salt=self.salt(principal.tenant))
-        shown = b"x-gateway-alias: %b\r\n" % revision.label.encode()
+    def _judge(self, request: InferenceRequest, model: str, grant: Grant, guards: Guards) -> InferenceRequest:
+        """What depends on the alias, on its engine's context, or on what the tenant has sent before."""
+        mask = guards.mask(request.alias)
+        if mask is not None:
+            mask.judge(request)
+            request = mask.bound(request)
+        if request.max_tokens is not None:
+            judge_context(request, self.fleet.max_model_len(model))
+        for digest in schema_digests(request):
+            self.schemas.admit(grant.principal.tenant, digest)
+        return request
+
+    def _order(self, request: InferenceRequest, model: str, grant: Grant, guards: Guards, label: str) -> Order:
+        salt = self.salt(grant.principal.tenant) if guards.isolation == "tenant" else None
+        content_type, body = render(request, model=model, cache_salt=salt)
+        shown = b"x-gateway-alias: %b\r\n" % label.encode()
         return Order(request, model, shown, content_type, body, self.limits.total, self.limits.answer_bytes)
+
+    async def _serve_within(self, exchange: Exchange, trace: Trace, order: Order, grant: Grant, access: Access) -> None:
+        """Serve within the limits of who calls. What was taken before an engine saw it is settled after."""
+        taken = reserve(order.request, trace.request_bytes, access.estimate)
+        asked = self.clock()
+        lease = await admit(self.limiter, grant.budgets, taken.total)
+        trace.waited += self.clock() - asked
+        try:
+            standing = lease.standing
+            shown = order if standing is None else order._replace(shown=order.shown + rate_lines(standing))
+            await self._serve(exchange, trace, shown)
+        finally:
+            lease.settle(used_tokens(trace, taken.prompt, served=trace.status == 200 or exchange.gone))
+            lease.close()
 
     async def _serve(self, exchange: Exchange, trace: Trace, order: Order) -> None:
         """Try replicas until one answers; another is tried only while the client has seen nothing."""
@@ -202,24 +282,15 @@ class Proxy:
 
     # --- what the gateway answers by itself
 
-    def _health(self, exchange: Exchange, trace: Trace, entry: Entry) -> None:
-        ready = entry.route.path == "/healthz" or (self.fleet.any_ready() and not exchange.draining)
-        trace.status = 200 if ready else 503
-        body = b'{"status":"ok"}' if ready else b'{"status":"not ready"}'
-        exchange.respond(trace.status, _JSON_LINE + b"cache-control: no-store\r\n", body)
+    def _well(self, exchange: Exchange, entry: Entry) -> bool:
+        return entry.route.path == "/healthz" or (self.fleet.any_ready() and not exchange.draining)
 
-    def _models(self, exchange: Exchange, trace: Trace, principal: Principal, entry: Entry) -> None:
+    def _models(self, grant: Grant, entry: Entry, trace: Trace) -> Answer:
         table = self.aliases.table
-        if entry.alias is not None:
-            authorize(principal, entry.alias)
-            answer: dict[str, object] = _model_object(resolve(entry.alias, table))
-        else:
-            listed = [r for name, r in sorted(table.current.items()) if may_call(principal, name)]
-            answer = {"object": "list", "data": [_model_object(revision) for revision in listed]}
-        trace.status = 200
-        body = orjson.dumps(answer)
-        trace.response_bytes = len(body)
-        exchange.respond(200, b"%bx-request-id: %b\r\n" % (_JSON_LINE, trace.request_id.encode()), body)
+        if entry.alias is None:
+            return models(table, grant.may_call, trace.request_id)
+        authorize(grant, entry.alias)
+        return model(resolve(entry.alias, table), trace.request_id)
 
     # --- errors, at the edge
 
@@ -233,7 +304,10 @@ class Proxy:
         trace.overhead = overhead(trace, self.clock())
         headers, body = error_answer(error, dialect)
         headers.append((b"x-request-id", trace.request_id.encode()))
-        exchange.respond(trace.status, header_lines(headers), body, close=error.close)
+        lines = header_lines(headers)
+        if isinstance(error, LimitReached):
+            lines += rate_lines(error.standing)
+        exchange.respond(trace.status, lines, body, close=error.close)
 
     def _cancelled(self, exchange: Exchange, trace: Trace, dialect: Dialect) -> None:
         """Either the client has left, or the server stops and its patience is over."""
@@ -243,5 +317,6 @@ class Proxy:
             self._answer_error(exchange, trace, Unavailable("draining", retry_after=5, close=True), dialect)
 
 
-def _model_object(revision: Revision) -> dict[str, object]:
-    return {"id": revision.alias, "object": "model", "created": int(revision.created_at), "owned_by": "gateway"}
+def _tell(exchange: Exchange, trace: Trace, answer: Answer) -> None:
+    trace.status, trace.response_bytes = answer.status, len(answer.body)
+    exchange.respond(answer.status, answer.lines, answer.body)

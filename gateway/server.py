@@ -13,9 +13,8 @@ from gateway.errors import GatewayError
 from gateway.model import Dialect
 from gateway.wire.connection import Connection
 from gateway.wire.deadline import Sweeper
-from gateway.wire.errorbody import error_answer
+from gateway.wire.errorbody import error_lines
 from gateway.wire.exchange import Exchange
-from gateway.wire.headers import header_lines
 from gateway.wire.inbound import InboundContext, InboundLimits, ServerClock
 
 _BACKLOG = 2048
@@ -119,8 +118,7 @@ class Listener:
 
 
 def _render_fault(error: GatewayError) -> tuple[bytes, bytes]:
-    headers, body = error_answer(error, Dialect.OPENAI)
-    return header_lines(headers), body
+    return error_lines(error, Dialect.OPENAI)
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -6,6 +6,8 @@ quotes a value, which may hold a password.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +17,25 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from gateway import configvalues
+from gateway import configvalues, stateurl
 from gateway.configfile import Given, YamlFault, read_yaml
-from gateway.configvalues import Address, Parser, engine_host, is_https, is_loopback, sqlite_path
+from gateway.configvalues import Address, Parser, engine_host, is_https, is_loopback
 from gateway.model import EngineSpec
+from gateway.secret import Secret
+from gateway.stateurl import is_redis, sqlite_path, without_password
 
-__all__ = ["Address", "Settings", "SettingsFault", "Timeouts", "default_state", "load_settings", "sqlite_path"]
+__all__ = [
+    "Address",
+    "Settings",
+    "SettingsFault",
+    "Timeouts",
+    "default_state",
+    "is_redis",
+    "load_settings",
+    "sqlite_path",
+    "state_folder_of",
+    "state_password",
+]
 
 
 class SettingsFault(Exception):
@@ -50,12 +65,18 @@ class Timeouts:
 class Settings:
     """Everything that ``gateway.yaml`` may say, with its defaults.
 
+    ``state`` is the state URL without a password, which is in ``state_password`` (Redis only; ``None``: none is given).
+    ``state_folder`` holds the secrets that the gateway makes: by default the folder of the state file, with Redis the
+    one where that file would be.
     ``hosts`` are the Host values that the inference listener accepts (empty: any well-formed one). ``attempts`` is how
-    many replicas one request may touch. ``min_body_rate`` is bytes per second; times are seconds.
+    many replicas one request may touch. ``trusted_hops`` is how many proxies in front append to ``x-forwarded-for`` (0:
+    that header is not read). ``min_body_rate`` is bytes per second; times are seconds.
     """
 
     state: str
+    state_folder: Path
     policies: Path
+    state_password: Secret | None = None
     listen: Address = _LISTEN
     admin: Address = _ADMIN
     engines: tuple[EngineSpec, ...] = ()
@@ -63,6 +84,7 @@ class Settings:
     hosts: tuple[str, ...] = ()
     timeouts: Timeouts = Timeouts()
     attempts: int = 2
+    trusted_hops: int = 0
     max_connections: int = 10_000
     max_connections_per_replica: int = 1_024
     probe_interval: float = 1.0
@@ -70,23 +92,20 @@ class Settings:
     body_timeout: float = 30.0
     min_body_rate: int = 1_024
 
-    @property
-    def state_folder(self) -> Path:
-        """The folder of the state file, which also holds the secrets that the gateway makes."""
-        return sqlite_path(self.state).parent
-
 
 _TIMEOUTS = tuple(Timeouts.__dataclass_fields__)
 _PARSERS: Mapping[str, Parser] = MappingProxyType(
     {
         "listen": configvalues.address,
         "admin": configvalues.address,
-        "state": configvalues.state,
+        "state": stateurl.state,
+        "state_folder": configvalues.absolute,
         "policies": configvalues.folder,
         "engines": configvalues.engines,
         "remote_engines": configvalues.hosts,
         "hosts": configvalues.hosts,
         "attempts": configvalues.whole(1, 10),
+        "trusted_hops": configvalues.whole(0, 16),
         "max_connections": configvalues.whole(1, 1_000_000),
         "max_connections_per_replica": configvalues.whole(1, 65_535),
         "probe_interval": configvalues.seconds,
@@ -97,6 +116,8 @@ _PARSERS: Mapping[str, Parser] = MappingProxyType(
     }
 )
 _GROUPS = ("timeouts",)
+_MAX_PASSWORD = 4_096
+_PASSWORD = "GATEWAY_REDIS_PASSWORD"  # noqa: S105 - a name, not a secret
 _FLAGS = MappingProxyType({"engines": "engine"})
 
 
@@ -125,10 +146,15 @@ def load_settings(flags: Mapping[str, Any], env: Mapping[str, str], config: Path
         values.update(_parsed(layer, faults))
     engines: tuple[tuple[Given, EngineSpec], ...] = values.pop("engines", ())
     faults += _engine_faults(engines, values.get("remote_engines", ()))
+    password = _password(env, faults)
     if faults:
         raise SettingsFault(faults)
+    values["state"], in_url = without_password(values["state"])
+    values.setdefault("state_folder", state_folder_of(values["state"], env))
     timeouts = Timeouts(**{name: values.pop(f"timeouts.{name}") for name in _TIMEOUTS if f"timeouts.{name}" in values})
-    return Settings(**values, engines=tuple(spec for _, spec in engines), timeouts=timeouts)
+    return Settings(
+        **values, state_password=in_url or password, engines=tuple(spec for _, spec in engines), timeouts=timeouts
+    )
 
 
 def default_state(env: Mapping[str, str]) -> str:
@@ -137,6 +163,45 @@ def default_state(env: Mapping[str, str]) -> str:
     if not base.is_absolute():
         base = Path(env.get("HOME") or Path.home()) / ".local" / "state"
     return f"sqlite://{base / 'gateway' / 'state.db'}"
+
+
+def state_folder_of(url: str, env: Mapping[str, str]) -> Path:
+    """The folder of an installation's own secrets, for a state URL and no setting that says otherwise.
+
+    ``GATEWAY_STATE_FOLDER``, else the folder of the SQLite file, else (Redis) the folder of ``default_state``. Raises
+    ``ValueError`` with what was expected for a URL that names no store.
+    """
+    given = env.get(variable("state_folder"))
+    return Path(given) if given else sqlite_path(default_state(env) if is_redis(url) else url).parent
+
+
+def state_password(env: Mapping[str, str]) -> Secret | None:
+    """The password in ``GATEWAY_REDIS_PASSWORD`` or in the file that ``GATEWAY_REDIS_PASSWORD_FILE`` names, if any.
+
+    Raises ``SettingsFault``. The password in a state URL goes before it.
+    """
+    value, file = env.get(_PASSWORD), env.get(f"{_PASSWORD}_FILE")
+    if value and file:
+        raise SettingsFault([f"{_PASSWORD} and {_PASSWORD}_FILE are both set. Keep one of them."])
+    if not file:
+        return Secret(value) if value else None
+    try:
+        with Path(file).open(encoding="utf-8") as opened:
+            others = os.fstat(opened.fileno()).st_mode & stat.S_IRWXO
+            text = opened.read(_MAX_PASSWORD + 1).strip()
+    except (OSError, ValueError):
+        raise SettingsFault([f"{_PASSWORD}_FILE: expected a text file that can be read"]) from None
+    if others or not 0 < len(text) <= _MAX_PASSWORD:
+        raise SettingsFault([f"{_PASSWORD}_FILE: expected a password in a file that others cannot use (chmod 600)"])
+    return Secret(text)
+
+
+def _password(env: Mapping[str, str], faults: list[str]) -> Secret | None:
+    try:
+        return state_password(env)
+    except SettingsFault as fault:
+        faults += fault.faults
+        return None
 
 
 def _parsed(layer: Mapping[str, Given], faults: list[str]) -> dict[str, Any]:

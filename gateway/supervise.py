@@ -26,7 +26,7 @@ class Supervisor:
         task.add_done_callback(self._ended)
         return task
 
-    def run_every(self, name: str, interval: float, step: Callable[[], Awaitable[None]]) -> asyncio.Task[Any]:
+    def run_every(self, name: str, interval: float, step: Callable[[], Awaitable[object]]) -> asyncio.Task[Any]:
         """Run ``step`` at once and then ``interval`` seconds after each end of it."""
         return self.start(name, _again(interval, step))
 
@@ -43,7 +43,7 @@ class Supervisor:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _again(interval: float, step: Callable[[], Awaitable[None]]) -> None:
+async def _again(interval: float, step: Callable[[], Awaitable[object]]) -> None:
     while True:
         await step()
         await asyncio.sleep(interval)

@@ -18,7 +18,7 @@ from gateway.app import Gateway
 from gateway.identity.keys import Digester, new_key
 from gateway.model import Target
 from gateway.settings import load_settings
-from gateway.stores.interfaces import KeyRecord
+from gateway.stores.interfaces import KeyRecord, KeySecret
 from loadtests.engine.server import SimulatedEngine
 from loadtests.engine.spec import EngineSpec
 
@@ -88,8 +88,9 @@ class RunningGateway:
     async def _key(self, name: str, **fields: Any) -> str:
         core = self.gateway.core
         made = new_key("test", secrets.SystemRandom())
-        values = {"tenant": "default", "roles": (), "aliases": ("*",), **fields}
-        record = KeyRecord(id=made.id, name=name, created_at=time.time(), **values)
+        now = time.time()
+        values = {"tenant": "default", "roles": (), "aliases": ("*",), "secrets": (KeySecret(now),), **fields}
+        record = KeyRecord(id=made.id, name=name, created_at=now, **values)
         digest = Digester(core.held.pepper.reveal().encode())(made.text.reveal())
         await core.store.add_key(digest, record, author="test")
         return made.text.reveal()
@@ -147,14 +148,19 @@ class Site:
         self._closers.append(engine.close)
         return engine
 
-    def gateway(self, engines: Sequence[SimulatedEngine | str] = (), **flags: Any) -> RunningGateway:
-        """A gateway in front of the engines. ``flags`` are settings by name; timeouts as ``timeouts_idle=...``."""
+    def gateway(
+        self, engines: Sequence[SimulatedEngine | str] = (), *, state: str | None = None, **flags: Any
+    ) -> RunningGateway:
+        """A gateway in front of the engines. ``flags`` are settings by name; timeouts as ``timeouts_idle=...``.
+
+        ``state`` is a state URL that several share; without one it has a file of its own.
+        """
         env = {f"GATEWAY_{k.upper()}": str(v) for k, v in flags.items()}
         self._gateways += 1
-        state = self._folder / f"gateway-{self._gateways}" / "state.db"
+        state = state or f"sqlite://{self._folder / f'gateway-{self._gateways}' / 'state.db'}"
         urls = [e if isinstance(e, str) else e.url for e in engines]
         settings = load_settings(
-            {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "state": f"sqlite://{state}", "engines": urls or None},
+            {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "state": state, "engines": urls or None},
             {"GATEWAY_PROBE_INTERVAL": "0.1", "GATEWAY_TIMEOUTS_DRAIN": "5", **env},
         )
         records, reports = Records(), []

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
+from gateway.admin.callers import Caller, caller_of
 from gateway.admin.errors import AdminRefusal
 from gateway.admin.operations import assign
 from gateway.admin.schemas import AliasList, AliasName, AliasOrder, AliasView, alias_view
-from gateway.admin.state import AUTHOR, AdminState
+from gateway.admin.state import AdminState
 from gateway.stores.interfaces import NotFound
 
 
@@ -30,11 +32,12 @@ def alias_routes(state: AdminState) -> APIRouter:
         return alias_view(revision)
 
     @router.put("/{name:path}")
-    async def put(name: AliasName, order: AliasOrder) -> AliasView:
+    async def put(name: AliasName, order: AliasOrder, caller: Annotated[Caller, Depends(caller_of)]) -> AliasView:
         served = state.served_models()
-        if order.model not in served and not order.force:
+        unserved = order.model not in served
+        if unserved and not order.force:
             raise AdminRefusal("model_not_served", _not_served(served), param="model")
-        revision = await assign(state.store, name, order, author=AUTHOR, now=state.clock())
+        revision = await assign(state.store, name, order, author=caller.author, now=state.clock(), unserved=unserved)
         await state.announce()
         return alias_view(revision)
 

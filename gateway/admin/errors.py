@@ -15,15 +15,11 @@ from gateway.stores.interfaces import Conflict, NotFound
 from gateway.wire.errorbody import error_answer
 
 _INVALID = "invalid_request_error"
+_DENIED = "permission_error"
 ADMIN_CODES: Mapping[str, ErrorSpec] = MappingProxyType(
     {
-        "invalid_admin_token": ErrorSpec(
-            "invalid_admin_token",
-            401,
-            "authentication_error",
-            "authentication_error",
-            "Missing or wrong admin token. Send 'Authorization: Bearer TOKEN'.",
-        ),
+        "verb_forbidden": ErrorSpec("verb_forbidden", 403, _DENIED, _DENIED, "This needs an admin verb that you lack."),
+        "grant_too_wide": ErrorSpec("grant_too_wide", 403, _DENIED, _DENIED, "Nobody gives more than it has."),
         "no_such_object": ErrorSpec("no_such_object", 404, _INVALID, "not_found_error", "No such key or alias."),
         "conflict": ErrorSpec("conflict", 409, _INVALID, _INVALID, "Somebody else was first."),
         "model_not_served": ErrorSpec("model_not_served", 409, _INVALID, _INVALID, "No replica serves that model now."),
@@ -38,6 +34,7 @@ _OWN_WORDS = frozenset(
         "extra_forbidden",
         "float_type",
         "greater_than_equal",
+        "int_parsing",
         "int_type",
         "less_than_equal",
         "list_type",

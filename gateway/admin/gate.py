@@ -1,32 +1,33 @@
-"""The outermost layer of the admin plane: the token, and a bound on the body, before anything is parsed.
+"""The outermost layer of the admin plane: who calls, and may it, before a body is read.
 
-FastAPI reads and parses a body before it runs dependencies: a token checked there would let anybody feed the parser.
+FastAPI reads and parses a body before it runs dependencies: a credential checked there would let anybody feed the
+parser.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.admin.callers import Caller, Knowledge, hand_over, recognise
 from gateway.admin.errors import AdminRefusal, answer
+from gateway.admin.verbs import OPEN, Doors
+from gateway.admin.writes import WriteLimit
 from gateway.errors import ClientGone, GatewayError, Refusal
-from gateway.secret import Secret
-
-OPEN = frozenset({("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics")})
-"""What anybody who reaches the listener may read."""
 
 MAX_BODY = 65_536
-_PREFIX = b"bearer "
+_WRITES = ":write"
 
 
 class Gate:
-    """Lets a request through with the admin token, or without one to what is ``OPEN``."""
+    """Lets a request through to a route whose verb its caller has, or which is ``OPEN``."""
 
-    def __init__(self, app: ASGIApp, token: Secret) -> None:
+    def __init__(self, app: ASGIApp, doors: Doors, known: Knowledge, writes: WriteLimit) -> None:
         self._app = app
-        self._token = token
+        self._doors = doors
+        self._known = known
+        self._writes = writes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -36,21 +37,32 @@ class Gate:
             await send({"type": "websocket.close", "code": 1008})
             return
         try:
-            if (scope["method"], scope["path"]) not in OPEN and not self._knows(scope):
-                raise AdminRefusal("invalid_admin_token")
+            admitted = await self._admit(scope)
             body = await _body(receive)
         except ClientGone:
             return
         except GatewayError as error:
             await answer(error)(scope, receive, send)
             return
-        await self._app(scope, _replay(body, receive), send)
+        await self._app(admitted, _replay(body, receive), send)
 
-    def _knows(self, scope: Scope) -> bool:
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if len(given) != 1 or given[0][: len(_PREFIX)].lower() != _PREFIX:
-            return False
-        return hmac.compare_digest(given[0][len(_PREFIX) :], self._token.reveal().encode())
+    async def _admit(self, scope: Scope) -> Scope:
+        verb = self._doors.verb(scope)
+        if verb == OPEN:
+            return scope
+        peer = scope["client"][0] if scope["client"] else ""
+        caller = await recognise(scope["headers"], peer, self._known)
+        if isinstance(verb, Refusal):
+            raise verb
+        self._authorise(caller, verb)
+        return hand_over(caller, scope)
+
+    def _authorise(self, caller: Caller, verb: str) -> None:
+        if verb not in caller.verbs:
+            raise AdminRefusal("verb_forbidden", f"This needs the admin verb {verb}, which no role of yours gives.")
+        wait = self._writes.admit(caller.author) if verb.endswith(_WRITES) else None
+        if wait is not None:
+            raise Refusal("rate_limited", "Too many writes of one author.", retry_after=wait)
 
 
 async def _body(receive: Receive) -> bytes:

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 
-from gateway.admin.schemas import AliasOrder, KeyOrder
-from gateway.identity.keys import digest, new_key
-from gateway.model import Revision, Target
+from gateway.admin.schemas import AliasOrder, KeyOrder, RotateOrder, limits_of
+from gateway.identity.keys import SECRET_LENGTH, checksum, digest, new_key, random_text
+from gateway.model import Principal, Revision, Target
 from gateway.secret import Secret
-from gateway.stores.interfaces import KeyRecord, StateStore
+from gateway.stores.interfaces import KeyRecord, KeySecret, StateStore
 
 KEY_ENVIRONMENT = "live"
 
 
+@dataclass(frozen=True, slots=True)
+class Mint:
+    """What secrets of keys are made with: the newest pepper, its version and the source of randomness."""
+
+    pepper: Secret
+    version: int
+    random: Random
+
+    def digest(self, text: Secret) -> bytes:
+        """The keyed hash under which the store keeps a secret."""
+        return digest(self.pepper.reveal().encode(), text.reveal())
+
+
 async def issue_key(
-    store: StateStore, pepper: Secret, order: KeyOrder, *, author: str, now: float, random: Random
+    store: StateStore, mint: Mint, order: KeyOrder, *, author: str, now: float
 ) -> tuple[KeyRecord, Secret]:
     """Make a key and store its keyed hash. The text is returned and kept nowhere. Raises what ``add_key`` raises."""
-    made = new_key(KEY_ENVIRONMENT, random)
+    made = new_key(KEY_ENVIRONMENT, mint.random)
     record = KeyRecord(
         id=made.id,
         name=order.name,
@@ -26,13 +40,35 @@ async def issue_key(
         aliases=tuple(order.aliases),
         created_at=now,
         expires_at=None if order.expires_in is None else now + order.expires_in,
+        limits=limits_of(order.limits),
+        secrets=(KeySecret(now, pepper_version=mint.version),),
     )
-    await store.add_key(digest(pepper.reveal().encode(), made.text.reveal()), record, author=author)
+    await store.add_key(mint.digest(made.text), record, author=author)
     return record, made.text
 
 
-async def assign(store: StateStore, alias: str, order: AliasOrder, *, author: str, now: float) -> Revision:
-    """Point an alias at a model. Raises what ``assign_alias`` raises."""
+async def rotate_key(
+    store: StateStore, mint: Mint, key_id: str, order: RotateOrder, *, author: str, now: float
+) -> tuple[KeyRecord, Secret]:
+    """Give a key another secret under its old id. Raises what the store's ``rotate_key`` raises."""
+    body = f"gw_{KEY_ENVIRONMENT}_{key_id}_{random_text(mint.random, SECRET_LENGTH)}"
+    text = Secret(body + checksum(body.encode("ascii")))
+    secret = KeySecret(now, pepper_version=mint.version)
+    record = await store.rotate_key(key_id, mint.digest(text), secret, overlap_until=now + order.overlap, author=author)
+    return record, text
+
+
+async def assign(
+    store: StateStore, alias: str, order: AliasOrder, *, author: str, now: float, unserved: bool = False
+) -> Revision:
+    """Point an alias at a model. Raises what ``assign_alias`` and ``note`` raise.
+
+    ``unserved`` says that only ``force`` allows it. That goes into the audit trail first: an assignment that was lost
+    to another one leaves a line of what was tried, and none is made without its line.
+    """
+    if unserved:
+        detail = {"model": order.model, "force": True, "source": order.source}
+        await store.note(at=now, author=author, verb="alias.force", subject=alias, detail=detail)
     return await store.assign_alias(
         alias,
         (Target(order.model),),
@@ -42,3 +78,8 @@ async def assign(store: StateStore, alias: str, order: AliasOrder, *, author: st
         source=order.source,
         expect_revision=order.expect_revision,
     )
+
+
+def principal_of(key: KeyRecord) -> Principal:
+    """Who calls with a key, as far as the policy asks."""
+    return Principal(key.id, key.tenant, key.name, key.roles, key.aliases, limits=key.limits)

@@ -20,6 +20,7 @@ class Presence:
     def __init__(self, folder: Path, url: str) -> None:
         """Announce. Raises ``OSError`` when the folder cannot be written."""
         self._path = folder / FILE
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = folder / f".{FILE}.{os.getpid()}"
         self._file = open(draft, "w", opener=_private)  # noqa: SIM115 - held, and locked, until close
         try:

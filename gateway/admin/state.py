@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from random import Random
 from secrets import SystemRandom
 
+from gateway.admin.rules import PolicyView
+from gateway.admin.writes import WriteLimit
+from gateway.policy.access import Access
 from gateway.secret import Secret
+from gateway.steps.authenticate import Callers, Failures
 from gateway.stores.interfaces import StateStore, StoreUnavailable
-
-AUTHOR = "admin-token"
-"""Who the audit trail names: the admin token is one for all, so no more is known about who holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,9 @@ class AdminState:
 
     ``changed`` is awaited after each write, so that this instance serves by what was written before the write is
     answered. ``ready`` is readiness, ``served_models`` what ready replicas serve now, ``render_metrics`` the
-    exposition text.
+    exposition text. ``pepper`` is the newest one, of ``pepper_version``. ``callers`` know credentials, ``failures``
+    counts those that are no good, ``access`` gives the access policy in force and ``policy`` how that stands with its
+    files.
     """
 
     store: StateStore
@@ -32,6 +35,12 @@ class AdminState:
     render_metrics: Callable[[], bytes]
     ready: Callable[[], bool]
     served_models: Callable[[], Sequence[str]]
+    callers: Callers
+    failures: Failures
+    access: Callable[[], Access]
+    policy: Callable[[], PolicyView]
+    pepper_version: int = 1
+    writes: WriteLimit = field(default_factory=WriteLimit)
     clock: Callable[[], float] = time.time
     random: Random = field(default_factory=SystemRandom)
 

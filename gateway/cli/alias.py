@@ -15,7 +15,8 @@ app = typer.Typer(no_args_is_help=True, help="Set, list and show aliases: the mo
 _COLUMNS = ("NAME", "REVISION", "MODEL", "AUTHOR", "SET", "NOTE")
 
 
-def _name(text: str) -> str:
+def alias_argument(text: str) -> str:
+    """An alias as a command is given it. Raises ``typer.BadParameter``."""
     try:
         return alias_name(text)
     except ValueError as fault:
@@ -23,7 +24,8 @@ def _name(text: str) -> str:
 
 
 _Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="1 to 64 of A-Z a-z 0-9 . _ : / -, case-sensitive.", callback=_name)
+    str,
+    typer.Argument(metavar="NAME", help="1 to 64 of A-Z a-z 0-9 . _ : / -, case-sensitive.", callback=alias_argument),
 ]
 
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, Self
 
-from gateway.admin.schemas import AliasOrder, AliasView, KeyOrder, KeyView, NewKeyView
+from gateway.admin.rules import ExplanationView
+from gateway.admin.schemas import AliasOrder, AliasView, KeyOrder, KeyView, NewKeyView, RotateOrder
+from gateway.admin.trail import AuditPage
 
 
 class CliFault(Exception):
@@ -14,7 +16,10 @@ class CliFault(Exception):
 
 
 class Backend(AbstractAsyncContextManager["Backend"], Protocol):
-    """Keys and aliases. Every method raises ``CliFault``, or one of the errors of the store; so does entering."""
+    """Keys, aliases, the audit trail, the policy.
+
+    Every method raises ``CliFault``, or one of the errors of the store; so does entering.
+    """
 
     async def __aenter__(self) -> Self:
         """Take what the work needs."""
@@ -36,6 +41,10 @@ class Backend(AbstractAsyncContextManager["Backend"], Protocol):
         """End a key by id or name."""
         ...
 
+    async def rotate_key(self, key: str, order: RotateOrder) -> NewKeyView:
+        """Give a key, by id or name, another text."""
+        ...
+
     async def list_aliases(self) -> Sequence[AliasView]:
         """All aliases by name."""
         ...
@@ -46,4 +55,12 @@ class Backend(AbstractAsyncContextManager["Backend"], Protocol):
 
     async def set_alias(self, name: str, order: AliasOrder) -> AliasView:
         """Append a revision."""
+        ...
+
+    async def audit_page(self, after: int, limit: int) -> AuditPage:
+        """Lines of the audit trail with a number above ``after``, and the newest line of all."""
+        ...
+
+    async def explain(self, key: str, alias: str) -> ExplanationView:
+        """What the access policy makes of a key, by id or name, and an alias."""
         ...

@@ -13,7 +13,7 @@ from gateway.cli.local import LocalBackend
 from gateway.cli.remote import RemoteBackend
 from gateway.identity.secrets import ADMIN_TOKEN, given_secret, read_secret
 from gateway.secret import Secret
-from gateway.settings import default_state, sqlite_path
+from gateway.settings import default_state, state_folder_of
 
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -39,7 +39,7 @@ def choose(where: Where, env: Mapping[str, str]) -> Backend:
     if where.state is not None:
         return LocalBackend(where.state, env)
     state = env.get("GATEWAY_STATE") or default_state(env)
-    folder = _folder(state)
+    folder = _folder(state, env)
     url = where.admin_url or env.get("GATEWAY_ADMIN_URL") or (running_gateway(folder) if folder else None)
     if url is None:
         return LocalBackend(state, env)
@@ -52,9 +52,9 @@ def choose(where: Where, env: Mapping[str, str]) -> Backend:
     return RemoteBackend(url, token)
 
 
-def _folder(state: str) -> Path | None:
+def _folder(state: str, env: Mapping[str, str]) -> Path | None:
     try:
-        return sqlite_path(state).parent
+        return state_folder_of(state, env)
     except ValueError:
         return None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,21 +11,25 @@ from secrets import SystemRandom
 from types import TracebackType
 from typing import Self
 
-from gateway.admin.operations import assign, issue_key
+from gateway.admin.operations import Mint, assign, issue_key, rotate_key
+from gateway.admin.rules import ExplanationView, explanation, unknown_roles
 from gateway.admin.schemas import (
     AliasOrder,
     AliasView,
     KeyOrder,
     KeyView,
     NewKeyView,
+    RotateOrder,
     alias_view,
     key_view,
     new_key_view,
 )
+from gateway.admin.trail import AuditPage, Point, audit_view
 from gateway.cli.backend import Backend, CliFault
-from gateway.identity.secrets import PEPPER, given_secret, load_secret
-from gateway.secret import Secret
-from gateway.settings import sqlite_path
+from gateway.identity.peppers import check_peppers
+from gateway.identity.secrets import find_peppers, load_peppers
+from gateway.policy.access import load_access
+from gateway.settings import is_redis, load_settings, sqlite_path, state_folder_of, state_password
 from gateway.stores.interfaces import NotFound, StateStore
 from gateway.stores.open import open_store
 
@@ -49,10 +54,20 @@ class LocalBackend(Backend):
 
     async def create_key(self, order: KeyOrder) -> NewKeyView:
         """Make a key under the pepper that a gateway on this state uses."""
+        self._check_roles(order)
         store = await self._store(create=True)
-        pepper = await self._pepper(store)
+        mint = await self._mint(store)
         now = time.time()
-        record, text = await issue_key(store, pepper, order, author=self._author, now=now, random=SystemRandom())
+        record, text = await issue_key(store, mint, order, author=self._author, now=now)
+        return new_key_view(record, now, text.reveal())
+
+    async def rotate_key(self, key: str, order: RotateOrder) -> NewKeyView:
+        """Give a key, by id or name, another text."""
+        store = await self._store()
+        found = await store.get_key(key)
+        mint = await self._mint(store)
+        now = time.time()
+        record, text = await rotate_key(store, mint, found.id, order, author=self._author, now=now)
         return new_key_view(record, now, text.reveal())
 
     async def list_keys(self) -> Sequence[KeyView]:
@@ -81,26 +96,62 @@ class LocalBackend(Backend):
         return alias_view(revision)
 
     async def set_alias(self, name: str, order: AliasOrder) -> AliasView:
-        """Append a revision. Whether a replica serves the model is not known here."""
+        """Append a revision. Whether a replica serves the model is not known here, so ``force`` always tells."""
         store = await self._store(create=True)
-        return alias_view(await assign(store, name, order, author=self._author, now=time.time()))
+        made = await assign(store, name, order, author=self._author, now=time.time(), unserved=order.force)
+        return alias_view(made)
+
+    async def audit_page(self, after: int, limit: int) -> AuditPage:
+        """Lines of the audit trail with a number above ``after``, and the newest line of all."""
+        store = await self._store()
+        number, seal = await store.audit_head()
+        lines = await store.audit(after=after, limit=limit)
+        return AuditPage(lines=[audit_view(line) for line in lines], head=Point(number=number, hash=seal.hex()))
+
+    async def explain(self, key: str, alias: str) -> ExplanationView:
+        """What the access policy makes of a key, by id or name, and an alias."""
+        store = await self._store()
+        found = await store.get_key(key)
+        exists = alias in (await store.alias_table()).current
+        return explanation(load_access(self._policy()), found, alias, exists=exists, now=time.time())
 
     async def _store(self, *, create: bool = False) -> StateStore:
         # A mistyped path must not become a new, empty store that has "no keys".
-        if not create and not _path(self._url).exists():
+        if not create and not is_redis(self._url) and not _path(self._url).exists():
             raise CliFault(f"There is no state at {self._url}. 'gateway serve' or 'gateway keys create' makes it.")
-        self._opened = self._opened or await open_store(self._url)
+        self._opened = self._opened or await open_store(self._url, password=state_password(self._env))
         return self._opened
 
-    async def _pepper(self, store: StateStore) -> Secret:
-        folder = _path(self._url).parent
-        known = given_secret(PEPPER, self._env) is not None or (folder / PEPPER).exists()
-        if not known and await store.list_keys():
+    async def _mint(self, store: StateStore) -> Mint:
+        """What keys are made with: the pepper that the store's keys were made under, or the first of a new store."""
+        folder = _folder(self._url, self._env)
+        if not find_peppers(folder, self._env) and await store.list_keys():
             raise CliFault(
                 f"The keys of this store were made under a pepper that is not in {folder}: a key made now would not "
                 "work. Set GATEWAY_PEPPER or GATEWAY_PEPPER_FILE as the gateway has it, or use --admin-url."
             )
-        return load_secret(PEPPER, folder, self._env, SystemRandom())
+        peppers = load_peppers(folder, self._env, SystemRandom())
+        await check_peppers(store, peppers)
+        return Mint(peppers[max(peppers)], max(peppers), SystemRandom())
+
+    def _policy(self) -> Path:
+        return load_settings({}, self._env).policies / "access.yaml"
+
+    def _check_roles(self, order: KeyOrder) -> None:
+        """Refuse roles that the policy does not know: they would grant nothing, and nobody would be told."""
+        if not order.roles:
+            return
+        path = self._policy()
+        fault = unknown_roles(load_access(path), order.roles)
+        if fault is not None:
+            raise CliFault(f"--role: {fault}. They are in {path}; GATEWAY_POLICIES names another folder.")
+
+
+def _folder(url: str, env: Mapping[str, str]) -> Path:
+    try:
+        return state_folder_of(url, env)
+    except ValueError as fault:
+        raise CliFault(f"--state: {fault}.") from None
 
 
 def _path(url: str) -> Path:
@@ -111,7 +162,8 @@ def _path(url: str) -> Path:
 
 
 def _user() -> str:
+    """Whose process this is; the environment could say anything."""
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no name for this user id, as in many containers
-        return "unknown"
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # no name for this user id, as in many containers
+        return f"uid-{os.getuid()}"

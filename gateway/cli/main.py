@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import alias, keys
+from gateway.cli import alias, audit, keys, policy
 from gateway.cli.demo import demo
 from gateway.cli.serve import serve
 
@@ -28,6 +28,8 @@ app.command(epilog="Example:  gateway serve --engine http://127.0.0.1:8001 --eng
 app.command(epilog="Example:  gateway demo --once && echo it works")(demo)
 app.add_typer(keys.app, name="keys")
 app.add_typer(alias.app, name="alias")
+app.add_typer(policy.app, name="policy")
+app.add_typer(audit.app, name="audit")
 
 
 def _print_version(wanted: bool) -> None:

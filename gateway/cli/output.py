@@ -36,13 +36,13 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     """A table on a terminal; lines of tab-separated fields, headed by the names of the columns, in a pipe."""
     if not sys.stdout.isatty():
         for row in (columns, *rows):
-            typer.echo("\t".join(row))
+            typer.echo("\t".join(map(plain, row)))
         return
     table = Table(title=title, title_justify="left")
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(plain(cell)) for cell in row))
     Console().print(table)
 
 
@@ -50,7 +50,12 @@ def print_fields(fields: Sequence[tuple[str, str]]) -> None:
     """One object, a field a line."""
     width = max(len(name) for name, _ in fields)
     for name, value in fields:
-        typer.echo(f"{name:<{width}}  {value}")
+        typer.echo(f"{name:<{width}}  {plain(value)}")
+
+
+def plain(text: str) -> str:
+    """Text without what would act on a terminal or look like a column's end."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def moment(seconds: float | None) -> str:

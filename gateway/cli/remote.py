@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from gateway.admin.schemas import AliasList, AliasOrder, AliasView, KeyList, KeyOrder, KeyView, NewKeyView
+from gateway.admin.rules import ExplanationView
+from gateway.admin.schemas import (
+    AliasList,
+    AliasOrder,
+    AliasView,
+    KeyList,
+    KeyOrder,
+    KeyView,
+    NewKeyView,
+    RotateOrder,
+)
+from gateway.admin.trail import AuditPage
 from gateway.cli.backend import Backend, CliFault
 from gateway.secret import Secret
 
@@ -46,7 +57,12 @@ class RemoteBackend(Backend):
 
     async def list_keys(self) -> Sequence[KeyView]:
         """All keys, oldest first."""
-        return (await self._ask(KeyList, "GET", "/admin/keys")).keys
+        page = await self._ask(KeyList, "GET", "/admin/keys")
+        keys = list(page.keys)
+        while page.next is not None:
+            page = await self._ask(KeyList, "GET", "/admin/keys", query={"after": page.next})
+            keys += page.keys
+        return keys
 
     async def show_key(self, key: str) -> KeyView:
         """A key by id or name."""
@@ -55,6 +71,10 @@ class RemoteBackend(Backend):
     async def revoke_key(self, key: str) -> KeyView:
         """End a key by id or name."""
         return await self._ask(KeyView, "POST", f"/admin/keys/{key}/revoke")
+
+    async def rotate_key(self, key: str, order: RotateOrder) -> NewKeyView:
+        """Give a key, by id or name, another text."""
+        return await self._ask(NewKeyView, "POST", f"/admin/keys/{key}/rotate", order)
 
     async def list_aliases(self) -> Sequence[AliasView]:
         """All aliases by name."""
@@ -68,9 +88,25 @@ class RemoteBackend(Backend):
         """Append a revision."""
         return await self._ask(AliasView, "PUT", f"/admin/aliases/{name}", order)
 
-    async def _ask(self, view: type[V], method: str, path: str, order: BaseModel | None = None) -> V:
+    async def audit_page(self, after: int, limit: int) -> AuditPage:
+        """Lines of the audit trail with a number above ``after``, and the newest line of all."""
+        return await self._ask(AuditPage, "GET", "/admin/audit", query={"after": after, "limit": limit})
+
+    async def explain(self, key: str, alias: str) -> ExplanationView:
+        """What the gateway's access policy makes of a key and an alias."""
+        return await self._ask(ExplanationView, "GET", "/admin/policy/explain", query={"key": key, "alias": alias})
+
+    async def _ask(
+        self,
+        view: type[V],
+        method: str,
+        path: str,
+        order: BaseModel | None = None,
+        query: Mapping[str, str | int] | None = None,
+    ) -> V:
+        body = None if order is None else order.model_dump()
         try:
-            response = await self._client.request(method, path, json=None if order is None else order.model_dump())
+            response = await self._client.request(method, path, json=body, params=query)
         except httpx.TransportError as error:
             raise CliFault(
                 f"No gateway answers at {self._url} ({type(error).__name__}). "
@@ -79,7 +115,8 @@ class RemoteBackend(Backend):
         if response.status_code == 401:
             raise CliFault(
                 f"The gateway at {self._url} refused the admin token. Give it as GATEWAY_ADMIN_TOKEN or "
-                "GATEWAY_ADMIN_TOKEN_FILE; on the gateway's host it is the file admin-token in its state folder."
+                "GATEWAY_ADMIN_TOKEN_FILE; on the gateway's host it is the file admin-token in its state folder. "
+                "A key or token whose roles have admin verbs may stand in its place."
             )
         if not response.is_success:
             raise CliFault(_message(response, self._url))

@@ -30,7 +30,9 @@ B = TypeVar("B", bound=BaseModel)
 State = Annotated[
     str | None,
     typer.Option(
-        "--state", metavar="URL", help="Act on this state directly, such as sqlite:///var/lib/gateway/state.db."
+        "--state",
+        metavar="URL",
+        help="Act on this state directly, such as sqlite:///var/lib/gateway/state.db or redis://HOST:6379/0.",
     ),
 ]
 AdminUrl = Annotated[
@@ -40,7 +42,9 @@ AdminUrl = Annotated[
 AdminToken = Annotated[
     str | None,
     typer.Option(
-        "--admin-token", metavar="TOKEN", help="Its admin token. Better GATEWAY_ADMIN_TOKEN: options show in 'ps'."
+        "--admin-token",
+        metavar="TOKEN",
+        help="Its admin token, or a key with admin verbs. Better GATEWAY_ADMIN_TOKEN: options show in 'ps'.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the whole object as JSON.")]

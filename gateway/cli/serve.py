@@ -10,7 +10,7 @@ import typer
 
 from gateway.cli.output import note
 from gateway.cli.run import faults_reported
-from gateway.policy.guards import load_guards
+from gateway.policy.live import load_policy
 from gateway.settings import load_settings
 
 
@@ -45,11 +45,11 @@ def serve(
         "state": state,
         "policies": policies,
     }
-    from gateway.app import serve as run_gateway  # noqa: PLC0415 - the other commands need not wait for the server
+    from gateway.runner import serve as run_gateway  # noqa: PLC0415 - the other commands need not wait for the server
 
     with faults_reported():
         settings = load_settings(flags, os.environ, config)
-        load_guards(settings.policies / "guards.yaml")
+        load_policy(settings.policies)
         code = 0 if check else run_gateway(settings, os.environ, note)
     if check:
         note("The configuration is valid.")

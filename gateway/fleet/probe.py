@@ -7,6 +7,7 @@ needed for traffic, not enough for trust.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -46,9 +47,21 @@ async def probe(
             if known is not None:
                 return known
             listed = await _get(client, f"{url}/v1/models")
-            return _GONE if listed is None else read_models(orjson.loads(listed))
+            seen = _GONE if listed is None else read_models(orjson.loads(listed))
+            return replace(seen, version=await _version(client, url)) if seen.healthy else seen
     except (httpx.HTTPError, TimeoutError, ValueError):
         return _GONE
+
+
+async def _version(client: httpx.AsyncClient, url: str) -> str | None:
+    """What the engine says its version is; ``None`` for one without that route (SGLang) or with another answer."""
+    told = await _get(client, f"{url}/version")
+    try:
+        answer = orjson.loads(told or b"null")
+    except orjson.JSONDecodeError:
+        return None
+    version = answer.get("version") if isinstance(answer, dict) else None
+    return version if _is_name(version) else None
 
 
 async def _get(client: httpx.AsyncClient, url: str) -> bytes | None:
@@ -71,7 +84,13 @@ def read_models(answer: Any) -> Observation:
         return _GONE
     rows = [row for row in data[:_MAX_MODELS] if isinstance(row, dict) and _is_name(row.get("id"))]
     lengths = [row["max_model_len"] for row in rows if type(row.get("max_model_len")) is int]
-    return Observation(True, tuple(dict.fromkeys(row["id"] for row in rows)), min(lengths, default=None))
+    owner = rows[0].get("owned_by") if rows else None
+    return Observation(
+        True,
+        tuple(dict.fromkeys(row["id"] for row in rows)),
+        min(lengths, default=None),
+        engine=owner if _is_name(owner) else None,
+    )
 
 
 def _is_name(value: Any) -> bool:

@@ -10,14 +10,24 @@ from urllib.parse import urlsplit
 from gateway.errors import EngineFailure, EngineUnreachable
 from gateway.fleet.replica import Life, Observation, State, advance
 from gateway.model import EngineSpec
+from gateway.policy.engines import Floor, judge_engine
 from gateway.wire.deadline import Sweeper
 from gateway.wire.upstream import Answer, UpstreamLimits, UpstreamPool
+
+_NO_FLOORS: Mapping[str, Floor] = MappingProxyType({})
 
 
 class Replica:
     """One engine at one URL: its life, its connections, and how many requests this instance has in flight there."""
 
-    def __init__(self, index: int, spec: EngineSpec, pool: UpstreamPool, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        index: int,
+        spec: EngineSpec,
+        pool: UpstreamPool,
+        changed: Callable[[], None],
+        floors: Mapping[str, Floor] = _NO_FLOORS,
+    ) -> None:
         self.index = index
         self.spec = spec
         self.life = Life()
@@ -25,6 +35,7 @@ class Replica:
         self.looks = 0
         self._pool = pool
         self._changed = changed
+        self.floors = floors
         self._host = urlsplit(spec.url).netloc.encode()
         self._openings: dict[str, bytes] = {}
 
@@ -62,9 +73,10 @@ class Replica:
             self.observe(Observation(healthy=False))
 
     def observe(self, observation: Observation) -> None:
-        """Take in what a probe saw."""
+        """Take in what a probe saw. An engine that is older than policy takes is not let in."""
         before = self.life
-        self.life = advance(before, observation)
+        verdict = judge_engine(self.floors, observation.engine, observation.version)
+        self.life = advance(before, observation, verdict)
         if self.life != before:
             self._changed()
 
@@ -79,7 +91,10 @@ class Replica:
 
 
 class Registry:
-    """All replicas. ``ready`` reads a snapshot that is replaced whole on each change."""
+    """All replicas. ``ready`` reads a snapshot that is replaced whole on each change.
+
+    ``floors`` are the oldest engines that are let in, by name.
+    """
 
     def __init__(
         self,
@@ -88,13 +103,21 @@ class Registry:
         engines: Iterable[EngineSpec],
         limits: UpstreamLimits,
         on_change: Callable[[], None] = lambda: None,
+        *,
+        floors: Mapping[str, Floor] = _NO_FLOORS,
     ) -> None:
         self._on_change = on_change
         self._ready: Mapping[str, tuple[Replica, ...]] = MappingProxyType({})
+        self._lengths: Mapping[str, int] = MappingProxyType({})
         self.replicas = tuple(
-            Replica(index, spec, _pool_for(loop, sweeper, spec, limits), self._publish)
+            Replica(index, spec, _pool_for(loop, sweeper, spec, limits), self._publish, floors)
             for index, spec in enumerate(engines)
         )
+
+    def adopt(self, floors: Mapping[str, Floor]) -> None:
+        """Judge engines by other floors from their next look on."""
+        for replica in self.replicas:
+            replica.floors = floors
 
     def _publish(self) -> None:
         ready: dict[str, list[Replica]] = {}
@@ -103,11 +126,22 @@ class Registry:
                 for model in replica.life.seen.models:
                     ready.setdefault(model, []).append(replica)
         self._ready = MappingProxyType({model: tuple(replicas) for model, replicas in ready.items()})
+        self._lengths = MappingProxyType(
+            {
+                model: min(lengths)
+                for model, replicas in ready.items()
+                if (lengths := [r.life.seen.max_model_len for r in replicas if r.life.seen.max_model_len is not None])
+            }
+        )
         self._on_change()
 
     def ready(self, model: str) -> Sequence[Replica]:
         """Replicas in state ready that serve the model."""
         return self._ready.get(model, ())
+
+    def max_model_len(self, model: str) -> int | None:
+        """The shortest context among the ready replicas of the model, in tokens; ``None`` if none says."""
+        return self._lengths.get(model)
 
     def any_ready(self) -> bool:
         """Whether any replica is ready."""

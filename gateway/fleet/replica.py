@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from gateway.policy.engines import TAKEN, Verdict
+
 
 class State(StrEnum):
     """Where a replica is in its life."""
@@ -41,25 +43,31 @@ TRANSITIONS: Mapping[tuple[State, Sign], State] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one probe saw: health, the served models, the longest context and the engine's version, if it says."""
+    """What one probe saw: health, the served models, the context in tokens, the engine's kind and version, if it says.
+
+    Everything but ``healthy`` is the engine's word.
+    """
 
     healthy: bool
     models: tuple[str, ...] = ()
     max_model_len: int | None = None
     version: str | None = None
+    engine: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A replica's state and what was last seen of it."""
+    """A replica's state, what was last seen of it, and what operators should know of its engine (empty: nothing)."""
 
     state: State = State.FOUND
     seen: Observation = Observation(healthy=False)
+    reason: str = ""
 
 
-def advance(life: Life, observation: Observation) -> Life:
-    """The life after an observation. A replica that answers but serves no model is not healthy."""
-    healthy = observation.healthy and bool(observation.models)
+def advance(life: Life, observation: Observation, verdict: Verdict = TAKEN) -> Life:
+    """The life after an observation. A replica that serves no model or that policy refuses counts as unhealthy."""
+    healthy = observation.healthy and bool(observation.models) and not verdict.refused
     sign = Sign.HEALTHY if healthy else Sign.UNHEALTHY
     state = TRANSITIONS.get((life.state, sign), life.state)
-    return Life(state, observation if healthy else life.seen)
+    reason = verdict.reason if observation.healthy else life.reason
+    return Life(state, observation if healthy else life.seen, reason)

@@ -39,16 +39,17 @@ class NewKey:
     text: Secret
 
 
-def new_key(env: str, random: Random) -> NewKey:
-    """Make a key. ``random`` is ``secrets.SystemRandom`` in production; ``env`` is 1 to 16 of ``a-z0-9``.
+def new_key(env: str, random: Random, key_id: str | None = None) -> NewKey:
+    """Make a key, or another secret for the key of an id. ``env`` is 1 to 16 of ``a-z0-9``.
 
-    Raises ``ValueError`` for another ``env``.
+    ``random`` is ``secrets.SystemRandom`` in production. Raises ``ValueError`` for another ``env`` or what is no id.
     """
-    if re.fullmatch(_ENV, env) is None:
-        raise ValueError("the environment of a key is 1 to 16 lower-case letters or digits")
-    key_id = random_text(random, ID_LENGTH)
+    key_id = random_text(random, ID_LENGTH) if key_id is None else key_id
     body = f"gw_{env}_{key_id}_{random_text(random, SECRET_LENGTH)}"
-    return NewKey(key_id, Secret(body + checksum(body.encode("ascii"))))
+    text = body + checksum(body.encode("ascii", errors="replace"))
+    if _SHAPE(text) is None:
+        raise ValueError("the environment of a key is 1 to 16 lower-case letters or digits, its id 8 of base 62")
+    return NewKey(key_id, Secret(text))
 
 
 def random_text(random: Random, length: int) -> str:

@@ -1,8 +1,11 @@
-"""The three secrets of an installation: where they come from, and that nobody else can read them.
+"""The secrets of an installation: where they come from, and that nobody else can read them.
 
 ``pepper`` keys the hashes of API keys (without it no stored key works), ``salt`` separates the tenants' prefix caches,
 the admin token opens the admin API. Each comes from ``GATEWAY_PEPPER``, or from the file that ``GATEWAY_PEPPER_FILE``
 names, ``GATEWAY_SALT`` and ``GATEWAY_ADMIN_TOKEN`` likewise; what is not given is kept in the state folder.
+
+A pepper is replaced by giving a second one beside it, ``GATEWAY_PEPPER_2`` or a file ``pepper-2`` in the state folder:
+new keys are made under the highest version, and a version may go when no key made under it is left.
 """
 
 from __future__ import annotations
@@ -22,8 +25,16 @@ from gateway.identity.keys import random_text
 from gateway.secret import Secret
 
 PEPPER, SALT, ADMIN_TOKEN = "pepper", "salt", "admin-token"
-_VARIABLES = MappingProxyType({PEPPER: "GATEWAY_PEPPER", SALT: "GATEWAY_SALT", ADMIN_TOKEN: "GATEWAY_ADMIN_TOKEN"})
-_PREFIXES = MappingProxyType({PEPPER: "", SALT: "", ADMIN_TOKEN: "gwadmin_"})
+PEPPERS: Mapping[int, str] = MappingProxyType(
+    {1: PEPPER} | {version: f"{PEPPER}-{version}" for version in range(2, 10)}
+)
+"""The name of each version of the pepper that there may be."""
+VARIABLES: Mapping[str, str] = MappingProxyType(
+    {name: "GATEWAY_" + name.upper().replace("-", "_") for name in (*PEPPERS.values(), SALT, ADMIN_TOKEN)}
+)
+"""The environment variable of each secret; the same name with ``_FILE`` behind it gives a file."""
+
+_PREFIXES = MappingProxyType({ADMIN_TOKEN: "gwadmin_"})
 _MADE_LENGTH = 43  # 256 bits in base 62
 _MIN_LENGTH = 32
 _MAX_LENGTH = 4_096
@@ -36,11 +47,21 @@ class SecretFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """All three, ready to use."""
+    """All of them, ready to use. ``peppers`` are by version; there is at least one."""
 
-    pepper: Secret
+    peppers: Mapping[int, Secret]
     salt: Secret
     admin_token: Secret
+
+    @property
+    def pepper_version(self) -> int:
+        """The version under which new keys are made."""
+        return max(self.peppers)
+
+    @property
+    def pepper(self) -> Secret:
+        """The pepper under which new keys are made."""
+        return self.peppers[self.pepper_version]
 
 
 def load_secrets(folder: Path, env: Mapping[str, str], random: Random) -> Secrets:
@@ -48,17 +69,35 @@ def load_secrets(folder: Path, env: Mapping[str, str], random: Random) -> Secret
 
     ``random`` is ``secrets.SystemRandom`` in production. Raises ``SecretFault``.
     """
-    return Secrets(*(load_secret(name, folder, env, random) for name in (PEPPER, SALT, ADMIN_TOKEN)))
+    salt, token = (load_secret(name, folder, env, random) for name in (SALT, ADMIN_TOKEN))
+    return Secrets(load_peppers(folder, env, random), salt, token)
 
 
 def load_secret(name: str, folder: Path, env: Mapping[str, str], random: Random) -> Secret:
-    """One of the three, in the same way. Raises ``SecretFault``."""
+    """One of them, in the same way. Raises ``SecretFault``."""
     return given_secret(name, env) or _kept(folder, name, random)
+
+
+def load_peppers(folder: Path, env: Mapping[str, str], random: Random) -> Mapping[int, Secret]:
+    """Every version of the pepper that exists; where none does, version 1 is made. Raises ``SecretFault``."""
+    return find_peppers(folder, env) or MappingProxyType({1: _kept(folder, PEPPER, random)})
+
+
+def find_peppers(folder: Path, env: Mapping[str, str]) -> Mapping[int, Secret]:
+    """Every version of the pepper that is given or kept; none is made. Raises ``SecretFault``."""
+    found = {version: _found(folder, name, env) for version, name in PEPPERS.items()}
+    return MappingProxyType({version: pepper for version, pepper in found.items() if pepper is not None})
+
+
+def _found(folder: Path, name: str, env: Mapping[str, str]) -> Secret | None:
+    given = given_secret(name, env)
+    path = folder / name
+    return given if given is not None or not path.exists() else read_secret(path)
 
 
 def given_secret(name: str, env: Mapping[str, str]) -> Secret | None:
     """The secret that the environment gives, by value or by file; ``None``: none. Raises ``SecretFault``."""
-    variable = _VARIABLES[name]
+    variable = VARIABLES[name]
     value, file = env.get(variable), env.get(f"{variable}_FILE")
     if value and file:
         raise SecretFault(f"{variable} and {variable}_FILE are both set. Keep one of them.")
@@ -103,7 +142,7 @@ def _judged(text: str, place: str) -> Secret:
 def _kept(folder: Path, name: str, random: Random) -> Secret:
     path = folder / name
     if not path.exists():
-        _create(path, Secret(_PREFIXES[name] + random_text(random, _MADE_LENGTH)))
+        _create(path, Secret(_PREFIXES.get(name, "") + random_text(random, _MADE_LENGTH)))
     return read_secret(path)
 
 

@@ -8,10 +8,11 @@ audio or video never pass; images only as data, and only where the policy turns 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.policy.images import declared_size
 from gateway.policy.rules import (
     Rule,
     any_object,
@@ -27,8 +28,8 @@ from gateway.policy.rules import (
 )
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
-_DATA_URL = re.compile(r"data:image/(?:png|jpeg|webp);base64,")
 _IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")
+_DATA_URL = re.compile(rf"data:({'|'.join(_IMAGE_TYPES)});base64,")
 _MEDIA_OFF = " holds media, which is not enabled"
 _IDENTIFIER = text(1, 256)
 _NAME = matching(r"[A-Za-z0-9_.-]{1,128}", "a name of 1 to 128 letters, digits, dots, dashes and underscores")
@@ -38,9 +39,9 @@ _ANYTHING = text(0)
 
 @dataclass(frozen=True, slots=True)
 class ContentLimits:
-    """Bounds of a conversation. ``media`` is off or data; ``images`` and ``image_bytes`` bound each request's images.
+    """Bounds of a conversation. ``media`` is none or data; ``images`` bounds how many a request has.
 
-    ``image_bytes`` counts base64 letters of one image.
+    ``image_bytes`` counts base64 letters of one image, ``image_pixels`` is the most that its width times height may be.
     """
 
     messages: int
@@ -48,6 +49,7 @@ class ContentLimits:
     media: str
     images: int
     image_bytes: int
+    image_pixels: int
 
     def images_pass(self) -> bool:
         """Whether images given as data may pass."""
@@ -224,17 +226,17 @@ def _within_images(limits: ContentLimits, rule: Rule) -> Rule:
 
     def judged(value: Any) -> str | None:
         found = rule(value)
-        if found is None and type(value) is list and _count_images(value) > limits.images:
+        if found is None and type(value) is list and count_images(value) > limits.images:
             return f" must hold at most {limits.images} images"
         return found
 
     return judged
 
 
-def _count_images(messages: list[Any]) -> int:
+def count_images(messages: list[Any]) -> int:
     """Images among the parts of ``messages``, those within tool results too. The depth is bounded by the body's."""
     total = 0
-    level: list[Any] = messages
+    level = [node for node in messages if type(node) is dict]
     while level:
         total += sum(1 for node in level if node.get("type") in ("image", "image_url", "input_image"))
         held = (node.get(key) for node in level for key in ("content", "output"))
@@ -248,23 +250,43 @@ def _data_url(limits: ContentLimits) -> Rule:
     Letters of base64 hold no comma: thousands of frames in one address came through further commas.
     """
     fault = f" must be data:image/png, jpeg or webp in base64 of at most {limits.image_bytes} letters"
+    image = _image(limits)
 
     def rule(value: Any) -> str | None:
         start = _DATA_URL.match(value) if type(value) is str else None
-        if start is None or len(value) - start.end() > limits.image_bytes:
-            return fault
-        return None if _BASE64.fullmatch(value, start.end()) else fault
+        return fault if start is None else image(start[1], value[start.end() :])
 
     return rule
 
 
 def _base64_source(limits: ContentLimits) -> Rule:
-    fault = f" must be base64 of at most {limits.image_bytes} letters"
-
-    def data(value: Any) -> str | None:
-        fits = type(value) is str and len(value) <= limits.image_bytes
-        return None if fits and _BASE64.fullmatch(value) else fault
-
-    return shape(
-        {"type": choice(["base64"]), "media_type": choice(_IMAGE_TYPES), "data": data}, ["type", "media_type", "data"]
+    image = _image(limits)
+    source = shape(
+        {"type": choice(["base64"]), "media_type": choice(_IMAGE_TYPES), "data": _SOMETHING},
+        ["type", "media_type", "data"],
     )
+
+    def rule(value: Any) -> str | None:
+        if (fault := source(value)) is not None:
+            return fault
+        found = image(value["media_type"], value["data"])
+        return None if found is None else f".data{found}"
+
+    return rule
+
+
+def _image(limits: ContentLimits) -> Callable[[str, str], str | None]:
+    """Judges an image given by media type and base64: its letters, its type, and the size that it declares.
+
+    The size is what a decoder would make room for: a few bytes can declare gigabytes (PR 47010).
+    """
+    letters = f" must be base64 of at most {limits.image_bytes} letters"
+    size = f" must be an image of its media type, not animated, of at most {limits.image_pixels} pixels"
+
+    def judge(kind: str, data: str) -> str | None:
+        if len(data) > limits.image_bytes or not _BASE64.fullmatch(data):
+            return letters
+        found = declared_size(kind, data)
+        return None if found is not None and found[0] * found[1] <= limits.image_pixels else size
+
+    return judge

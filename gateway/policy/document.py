@@ -206,5 +206,16 @@ def entries(kinds: tuple[type, ...]) -> Option:
     return Option(read, "a list of values", required=True)
 
 
+def strings(*, required: bool = False) -> Option:
+    """A list of strings; not empty where it is required."""
+
+    def read(value: Any) -> tuple[str, ...] | None:
+        if isinstance(value, list) and all(type(entry) is str for entry in value) and (value or not required):
+            return tuple(value)
+        return None
+
+    return Option(read, "a list of names", None if required else (), required)
+
+
 def _join(path: str, name: object) -> str:
     return f"{path}.{name}" if path else str(name)

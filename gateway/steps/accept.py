@@ -15,7 +15,9 @@ from typing import Any
 
 from gateway.errors import Refusal
 from gateway.model import BodyKind, Endpoint, FormPart, InferenceRequest, Route
-from gateway.policy.guards import EndpointGuard, Guards
+from gateway.policy.context import output_limit
+from gateway.policy.endpoints import EndpointGuard
+from gateway.policy.guards import Guards
 from gateway.wire.json import JsonFault, JsonReason, dump, parse_object
 from gateway.wire.multipart import FormFault, FormReason, parse_form, render_form
 
@@ -40,15 +42,6 @@ _SALTED = frozenset(
 )
 # Where a stream reports usage only if asked; the other dialects always do (captured, vLLM 0.32.0).
 _USAGE_ON_REQUEST = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
-# Members that bound the output, the first one given counts (vLLM prefers max_completion_tokens).
-_LIMITS: Mapping[Endpoint, tuple[str, ...]] = MappingProxyType(
-    {
-        Endpoint.CHAT: ("max_completion_tokens", "max_tokens"),
-        Endpoint.COMPLETIONS: ("max_tokens",),
-        Endpoint.RESPONSES: ("max_output_tokens",),
-        Endpoint.MESSAGES: ("max_tokens",),
-    }
-)
 _JSON_MESSAGES: Mapping[JsonReason, str] = MappingProxyType(
     {
         JsonReason.BOM: "The body must be UTF-8 without a byte order mark.",
@@ -93,13 +86,14 @@ def accept(route: Route, content_type: bytes, body: bytes, guards: Guards) -> In
     except JsonFault as fault:
         raise Refusal("invalid_request", _JSON_MESSAGES[fault.reason]) from None
     guard.judge(payload)
+    limit = output_limit(route.endpoint, payload)
     return InferenceRequest(
         route=route,
         alias=payload["model"],
         payload=_sent(payload, guard),
         stream=payload.get("stream") is True,
         include_usage=_wants_usage(payload),
-        max_tokens=_max_tokens(route.endpoint, payload),
+        max_tokens=None if limit is None else limit[1],
         choices=_choices(payload),
     )
 
@@ -176,14 +170,6 @@ def _sent(payload: dict[str, Any], guard: EndpointGuard) -> dict[str, Any]:
 def _wants_usage(payload: Mapping[str, Any]) -> bool:
     options = payload.get("stream_options")
     return options is not None and options.get("include_usage") is True
-
-
-def _max_tokens(endpoint: Endpoint, payload: Mapping[str, Any]) -> int | None:
-    for name in _LIMITS.get(endpoint, ()):
-        limit: int | None = payload.get(name)
-        if limit is not None:
-            return limit
-    return None
 
 
 def _choices(payload: Mapping[str, Any]) -> int:

@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from typing import Protocol
 
 from gateway.errors import Refusal
 from gateway.model import Principal
 
-_MAX_CREDENTIAL = 256
+_MAX_CREDENTIAL = 8_192  # a JWT; longer ones are refused unread
 
 
-class Keys(Protocol):
-    """What the request path asks of the key ring."""
+class Callers(Protocol):
+    """What the request path asks of those who know credentials."""
 
     @property
     def epoch(self) -> int | None:
-        """Moves whenever any key may have changed; ``None`` while what is known is too old to be used."""
+        """Moves whenever a credential may have changed; ``None`` while what is known is too old to be used."""
         ...
 
     def lookup(self, presented: str) -> Principal | object | None:
-        """The principal, ``None`` for a key known to be no good, anything else when it must be fetched."""
+        """The principal, ``None`` for a credential known to be no good, anything else when it must be fetched."""
         ...
 
     async def fetch(self, presented: str) -> Principal | None:
-        """The principal from the store. Raises ``Unavailable`` when it cannot be asked."""
+        """The principal from the store or the issuer. Raises ``Unavailable`` when it cannot be asked."""
+        ...
+
+
+class Failures(Protocol):
+    """Counts failed attempts by where they come from."""
+
+    def blocked(self, source: str) -> int | None:
+        """Seconds that a source with too many failures has to wait; ``None``: it may try."""
+        ...
+
+    def failed(self, source: str) -> None:
+        """A credential from there was no good."""
         ...
 
 
 def credential(head: Mapping[bytes, bytes]) -> str:
-    """The one API key that a request carries. Raises ``Refusal``: none, malformed (401), or two (400)."""
+    """The one credential that a request carries. Raises ``Refusal``: none, malformed (401), or two (400)."""
     bearer, direct = head.get(b"authorization"), head.get(b"x-api-key")
     if bearer is not None and direct is not None:
         raise Refusal("invalid_request", "Send one credential: 'Authorization' or 'x-api-key', not both.")
@@ -42,13 +55,41 @@ def credential(head: Mapping[bytes, bytes]) -> str:
     return direct.decode("latin-1")
 
 
-async def authenticate(head: Mapping[bytes, bytes], keys: Keys) -> Principal:
-    """The principal behind a request. Raises ``Refusal`` (401, 400) or ``Unavailable`` (503)."""
+def source_of(peer: str, head: Mapping[bytes, bytes], hops: int) -> str:
+    """Where a request comes from: its peer, or behind ``hops`` proxies of the operator's, whom the outermost one saw.
+
+    Each proxy appends whom it saw to ``x-forwarded-for``, so that only the last ``hops`` entries are theirs; what
+    stands further left is the client's own invention. Anything that is no address falls back to the peer.
+    """
+    if hops == 0:
+        return peer
+    seen = head.get(b"x-forwarded-for", b"").split(b",")
+    if len(seen) < hops:
+        return peer
+    try:
+        return str(ipaddress.ip_address(seen[-hops].strip().decode("latin-1")))
+    except ValueError:
+        return peer
+
+
+async def authenticate(
+    head: Mapping[bytes, bytes], callers: Callers, failures: Failures, peer: str, hops: int = 0
+) -> Principal:
+    """The principal behind a request. Raises ``Refusal`` (401, 400, 429) or ``Unavailable`` (503).
+
+    A credential that is known is never held up: somebody who guesses from behind the same address cannot lock others
+    out. One that must be looked up, or is wrong, waits its turn with the other failures from there.
+    """
     presented = credential(head)
-    found = keys.lookup(presented)
+    found = callers.lookup(presented)
     if isinstance(found, Principal):
         return found
-    fetched = None if found is None else await keys.fetch(presented)
+    source = source_of(peer, head, hops)
+    wait = failures.blocked(source)
+    if wait is not None:
+        raise Refusal("rate_limited", "Too many failed attempts to authenticate.", retry_after=wait)
+    fetched = None if found is None else await callers.fetch(presented)
     if fetched is None:
+        failures.failed(source)
         raise Refusal("invalid_api_key")
     return fetched

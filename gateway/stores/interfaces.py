@@ -6,12 +6,12 @@ first sight of a key. Methods are coroutines so that an implementation may do I/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gateway.errors import Unavailable
-from gateway.model import AliasTable, Revision, Target
+from gateway.model import NO_LIMITS, AliasTable, Limits, Revision, Target
 
 
 class StoreError(Exception):
@@ -42,8 +42,25 @@ class Conflict(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
+class KeySecret:
+    """One secret of a key, without the secret. Times are Unix seconds; ``expires_at`` ``None``: as long as the key."""
+
+    created_at: float
+    expires_at: float | None = None
+    pepper_version: int = 1
+
+    def live(self, now: float) -> bool:
+        """Whether the secret may be used at ``now``, as far as it alone is asked."""
+        return self.expires_at is None or now < self.expires_at
+
+
+@dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """An API key as stored: everything but the secret. Times are Unix seconds; ``None`` means never."""
+    """An API key as stored: everything but its secrets. Times are Unix seconds; ``None`` means never.
+
+    ``secrets`` are its live and ended ones, newest first: a rotation adds one, and ends the one before
+    after an overlap.
+    """
 
     id: str
     name: str
@@ -53,11 +70,48 @@ class KeyRecord:
     created_at: float
     expires_at: float | None = None
     revoked_at: float | None = None
-    pepper_version: int = 1
+    limits: Limits = NO_LIMITS
+    secrets: tuple[KeySecret, ...] = ()
 
     def live(self, now: float) -> bool:
         """Whether the key may be used at ``now``."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundKey:
+    """A key as found by the keyed hash of one of its secrets."""
+
+    key: KeyRecord
+    secret: KeySecret
+
+    def live(self, now: float) -> bool:
+        """Whether that secret opens the door at ``now``."""
+        return self.key.live(now) and self.secret.live(now)
+
+    @property
+    def expires_at(self) -> float | None:
+        """When that secret ends: by its own end or the key's, whichever comes first."""
+        ends = [end for end in (self.key.expires_at, self.secret.expires_at) if end is not None]
+        return min(ends, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One line of the audit trail. ``number`` counts from 1 without a gap; ``detail`` is JSON text.
+
+    ``hash`` is ``chain.entry_hash`` of the line with ``previous``, the hash of the line before (32 zero bytes for the
+    first), so that no line can be changed, removed or put in between without breaking all that follow.
+    """
+
+    number: int
+    at: float
+    author: str
+    verb: str
+    subject: str
+    detail: str
+    previous: bytes
+    hash: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +122,18 @@ class Versions:
     aliases: int
 
 
+@runtime_checkable
+class Notifying(Protocol):
+    """A store that can tell of writes, whoever made them, sooner than a poll finds them."""
+
+    def changes(self) -> AsyncGenerator[None, None]:
+        """One item when listening begins (also again, after a break) and one for each write or several at once.
+
+        Never raises for a store that is gone: it waits until it is back. An item may be lost; poll besides.
+        """
+        ...
+
+
 class StateStore(Protocol):
     """Keys and aliases with atomic writes. All methods raise ``StoreUnavailable`` when the store is."""
 
@@ -76,14 +142,24 @@ class StateStore(Protocol):
         ...
 
     async def add_key(self, digest: bytes, record: KeyRecord, *, author: str) -> None:
-        """Store a key under the keyed hash of its text.
+        """Store a key under the keyed hash of its text; ``record.secrets`` holds its one secret.
 
         Raises ``Conflict`` when its id is taken, a live key has its name, or its name is the id of another key.
         """
         ...
 
-    async def find_key(self, digest: bytes) -> KeyRecord | None:
-        """The key with that keyed hash, live or not."""
+    async def rotate_key(
+        self, key_id: str, digest: bytes, secret: KeySecret, *, overlap_until: float, author: str
+    ) -> KeyRecord:
+        """Give a key, by id or name, another secret; the ones before end at ``overlap_until`` at the latest.
+
+        Raises ``NotFound``; ``Conflict`` for a key that is not live at ``secret.created_at``, or that has two live
+        secrets already.
+        """
+        ...
+
+    async def find_key(self, digest: bytes) -> FoundKey | None:
+        """The key with a secret of that keyed hash, live or not."""
         ...
 
     async def get_key(self, key_id: str) -> KeyRecord:
@@ -121,6 +197,28 @@ class StateStore(Protocol):
 
     async def alias_history(self, alias: str) -> Sequence[Revision]:
         """All revisions, oldest first. Raises ``NotFound``."""
+        ...
+
+    async def note(self, *, at: float, author: str, verb: str, subject: str, detail: Mapping[str, object]) -> None:
+        """Append to the audit trail something that changes nothing else in the store."""
+        ...
+
+    async def audit(self, *, after: int = 0, limit: int = 1_000) -> Sequence[AuditEntry]:
+        """Lines of the audit trail with a number above ``after``, oldest first, at most ``limit``."""
+        ...
+
+    async def audit_head(self) -> tuple[int, bytes]:
+        """Number and hash of the newest line; (0, 32 zero bytes) for an empty trail.
+
+        The store keeps it apart from the lines, so that a trail cut at its end is found out.
+        """
+        ...
+
+    async def pepper_mark(self, version: int, mark: bytes) -> bytes:
+        """The mark kept for a version of the pepper: ``mark`` itself when none was kept before.
+
+        It is a keyed hash of a constant: a gateway with another pepper finds out at start, not by refusing every key.
+        """
         ...
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +18,10 @@ from types import MappingProxyType
 from typing import Self, TypeVar
 
 from gateway.model import AliasTable, Revision, Target
-from gateway.stores import queries
-from gateway.stores.interfaces import KeyRecord, StoreUnavailable, Versions
+from gateway.stores import alias_queries, audit_queries, key_queries, queries
+from gateway.stores.interfaces import AuditEntry, FoundKey, KeyRecord, KeySecret, StoreUnavailable, Versions
 from gateway.stores.schema import APPLICATION_ID, MIGRATIONS
+from gateway.stores.trail import Change
 
 T = TypeVar("T")
 
@@ -37,6 +38,7 @@ _REASONS = MappingProxyType(
         sqlite3.SQLITE_NOTADB: _DAMAGED,
         sqlite3.SQLITE_READONLY: "cannot be written: check the permissions of the file and its folder, and the mount",
         sqlite3.SQLITE_PERM: "cannot be opened: check the permissions of the file and its folder",
+        sqlite3.SQLITE_CONSTRAINT: "refuses the write by a rule of its own. Nothing was changed",
         sqlite3.SQLITE_CANTOPEN: "cannot be opened: check that its folder exists and may be written",
     }
 )
@@ -80,27 +82,35 @@ class SqliteStore:
 
     async def add_key(self, digest: bytes, record: KeyRecord, *, author: str) -> None:
         """Store a key under the keyed hash of its text; ``Conflict`` as the interface says."""
-        await self._write(lambda db: queries.add_key(db, digest, record, author))
+        await self._write(lambda db: key_queries.add_key(db, digest, record, author))
 
-    async def find_key(self, digest: bytes) -> KeyRecord | None:
-        """The key with that keyed hash, live or not."""
-        return await self._run(lambda db: queries.key_where(db, "digest = ?", digest))
+    async def rotate_key(
+        self, key_id: str, digest: bytes, secret: KeySecret, *, overlap_until: float, author: str
+    ) -> KeyRecord:
+        """Give a key another secret. Raises ``NotFound``, and ``Conflict`` as the interface says."""
+        return await self._write(
+            lambda db: key_queries.rotate_key(db, key_id, digest, secret, overlap_until=overlap_until, author=author)
+        )
+
+    async def find_key(self, digest: bytes) -> FoundKey | None:
+        """The key with a secret of that keyed hash, live or not."""
+        return await self._run(lambda db: key_queries.find_key(db, digest))
 
     async def get_key(self, key_id: str) -> KeyRecord:
         """A key by id or by name. Raises ``NotFound``."""
-        return await self._run(lambda db: queries.named_key(db, key_id))
+        return await self._run(lambda db: key_queries.named_key(db, key_id))
 
     async def list_keys(self) -> Sequence[KeyRecord]:
         """All keys, oldest first."""
-        return await self._run(queries.all_keys)
+        return await self._run(key_queries.all_keys)
 
     async def revoke_key(self, key_id: str, *, at: float, author: str) -> KeyRecord:
         """End a key by id or name; ending an ended one changes nothing. Raises ``NotFound``."""
-        return await self._write(lambda db: queries.revoke_key(db, key_id, at, author))
+        return await self._write(lambda db: key_queries.revoke_key(db, key_id, at, author))
 
     async def alias_table(self) -> AliasTable:
         """All current revisions and the generation, read in one transaction."""
-        return await self._run(queries.alias_table)
+        return await self._run(alias_queries.alias_table)
 
     async def assign_alias(
         self,
@@ -117,11 +127,31 @@ class SqliteStore:
         wanted = Revision(
             alias=alias, number=0, targets=tuple(targets), author=author, created_at=at, note=note, source=source
         )
-        return await self._write(lambda db: queries.assign_alias(db, wanted, expect_revision))
+        return await self._write(lambda db: alias_queries.assign_alias(db, wanted, expect_revision))
 
     async def alias_history(self, alias: str) -> Sequence[Revision]:
         """All revisions, oldest first. Raises ``NotFound``."""
-        return await self._run(lambda db: queries.history(db, alias))
+        return await self._run(lambda db: alias_queries.history(db, alias))
+
+    async def note(self, *, at: float, author: str, verb: str, subject: str, detail: Mapping[str, object]) -> None:
+        """Append a line to the audit trail alone."""
+        change = Change(at, author, verb, subject, detail)
+        await self._write(lambda db: audit_queries.append(db, change))
+
+    async def audit(self, *, after: int = 0, limit: int = 1_000) -> Sequence[AuditEntry]:
+        """Lines of the audit trail with a number above ``after``, oldest first."""
+        return await self._run(lambda db: audit_queries.lines(db, after, limit))
+
+    async def audit_head(self) -> tuple[int, bytes]:
+        """Number and hash of the newest line, as kept apart from the lines."""
+        return await self._run(audit_queries.head)
+
+    async def pepper_mark(self, version: int, mark: bytes) -> bytes:
+        """The mark kept for a version of the pepper. Only the first of a version is written."""
+        kept = await self._run(lambda db: audit_queries.mark_of(db, version))
+        if kept is not None:
+            return kept
+        return await self._write(lambda db: audit_queries.keep_mark(db, version, mark))
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         return await self._run(lambda db: queries.in_transaction(db, "IMMEDIATE", work))
@@ -205,8 +235,11 @@ def _check_owner(db: sqlite3.Connection, path: Path) -> int:
 
 def _migrate(db: sqlite3.Connection, path: Path) -> None:
     # The version is read again under the write lock: another process may have done the work meanwhile.
-    for statements in MIGRATIONS[_check_owner(db, path) :]:
-        for statement in statements:
-            db.execute(statement)
+    for step in MIGRATIONS[_check_owner(db, path) :]:
+        for part in step:
+            if callable(part):
+                part(db)
+            else:
+                db.execute(part)
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")

@@ -33,7 +33,7 @@ FIELDS: tuple[Field, ...] = (
     Field("request_id", str, "the gateway's id of the request, also the client's x-request-id", "many"),
     Field("endpoint", str, "kind of endpoint, from Endpoint", "few"),
     Field("tenant", _NAME, "tenant of the principal", "few"),
-    Field("key_id", _NAME, "id of the API key, never any part of its secret", "many"),
+    Field("key_id", _NAME, "id of the API key, or a hash of a token's issuer and subject", "many"),
     Field("alias", _NAME, "alias that was called, once it was found and allowed", "few"),
     Field("revision", _COUNT, "revision of the alias that served the request", "number"),
     Field("model", _NAME, "served model that the revision named", "few"),

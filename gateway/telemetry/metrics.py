@@ -66,6 +66,9 @@ class Metrics:
         )
         self.requests = Counter("gateway_requests", "Requests answered", ("endpoint", "status"))
         self.refusals = Counter("gateway_refusals", "Requests that were not served, by error code", ("code",))
+        self.token_refusals = Counter(
+            "gateway_token_refusals", "Tokens (JWT) that were not accepted, by what was wrong with them", ("reason",)
+        )
         self.retries = Counter(
             "gateway_retries", "Requests sent to another replica, by how the first failed", ("reason",)
         )
@@ -102,7 +105,7 @@ class Metrics:
     def collect(self) -> Iterable[Metric]:
         """All families, for the library's registry."""
         families = (self.duration, self.first_token, self.per_token, self.tokens, self.overhead)
-        for family in (*families, self.requests, self.refusals, self.retries):
+        for family in (*families, self.requests, self.refusals, self.token_refusals, self.retries):
             yield from family.collect()
         for name, meaning, labels, read in self._gauges:
             gauge = GaugeMetricFamily(name, meaning, labels=labels)

@@ -18,7 +18,8 @@ class Trace:
     The others are points of ``time.perf_counter``, in seconds: when it arrived, when it was sent to an engine, when the
     engine's answer (a stream's first event) was there, when the last event came, when it ended. ``waited`` is for how
     many seconds there was nothing to do but wait: for the body, and for each engine tried. ``overhead`` is seconds;
-    ``usage`` and ``finish`` are as the engine said, until ``conclude``.
+    ``usage`` and ``finish`` are as the engine said, until ``conclude``; ``first_bytes`` is the size of a stream's first
+    event.
 
     Defaults live on the class: setting thirty attributes that most requests leave alone would cost each a microsecond.
     """
@@ -41,6 +42,7 @@ class Trace:
     completion_tokens: int | None = None
     request_bytes: int = 0
     response_bytes: int = 0
+    first_bytes: int = 0
     events: int | None = None
     ttft_ms: float | None = None
     tpot_ms: float | None = None

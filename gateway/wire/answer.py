@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,6 +42,10 @@ class Carrier(Protocol):
         ...
 
 
+Take = Callable[[bytes], bool]
+"""Takes what one read brought, whole chunks of a chunked body with their framing, or leaves it (false)."""
+
+
 class Sink(Protocol):
     """Takes an answer's body as it comes, on the event loop, without waiting."""
 
@@ -71,6 +75,7 @@ class Answer:
         "_waiter",
         "headers",
         "received",
+        "shortcut",
         "status",
     )
 
@@ -80,6 +85,7 @@ class Answer:
         self.received = 0
         self._limit: int | None = None
         self._sink: Sink | None = None
+        self.shortcut: Callable[[], Take | None] = lambda: None
         self._waiter: asyncio.Future[None] | None = None
         self._complete = False
         self._error: EngineFailure | None = None
@@ -120,9 +126,12 @@ class Answer:
         unread, self._unread = self._unread, []
         return unread[0] if len(unread) == 1 else b"".join(unread)
 
-    def pipe(self, sink: Sink) -> None:
-        """Give the body, from its first byte, to ``sink``."""
-        self._sink = sink
+    def pipe(self, sink: Sink, shortcut: Callable[[], Take | None] = lambda: None) -> None:
+        """Give the body, from its first byte, to ``sink``.
+
+        ``shortcut`` is asked after each feed for what may take whole chunks past the parser, framing and all.
+        """
+        self._sink, self.shortcut = sink, shortcut
         self.resume()  # first: the sink may pause while it takes what is there
         unread = self._take()
         if unread:

@@ -9,8 +9,8 @@ from typing import Protocol, cast
 import httptools
 
 from gateway.errors import EngineFailure, EngineProtocolError, EngineReset, EngineTimeout
-from gateway.wire.answer import Answer, UpstreamLimits
-from gateway.wire.deadline import NEVER
+from gateway.wire.answer import Answer, Take, UpstreamLimits
+from gateway.wire.deadline import NEVER, Sweeper
 
 _NO_BODY = frozenset({204, 304})
 _MAX_INTERIM = 4
@@ -21,6 +21,7 @@ class Home(Protocol):
 
     loop: asyncio.AbstractEventLoop
     limits: UpstreamLimits
+    sweeper: Sweeper
 
     def watch(self, connection: EngineConnection) -> None:
         """A connection has been made: its deadlines count from here on."""
@@ -45,6 +46,8 @@ class EngineConnection(asyncio.Protocol):
         self.loop = pool.loop
         self.limits = pool.limits
         self._idle = pool.limits.idle
+        self._sweeper = pool.sweeper
+        self._heard = 0.0
         self.deadline = NEVER
         self._pool = pool
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
@@ -56,6 +59,8 @@ class EngineConnection(asyncio.Protocol):
         self.on_body: Callable[[bytes], None] = self._body.append
         self._parser = httptools.HttpResponseParser(self)
         self._pieces = 0
+        self._take: Take | None = None
+        self._chunk_ended = False
         self._ended = False
         self._interim = 0
         self._head_bytes = 0
@@ -79,7 +84,7 @@ class EngineConnection(asyncio.Protocol):
         self.virgin = True
         self._headers = []
         self._body.clear()
-        self._ended = self._reusable = False
+        self._ended = self._reusable = self._chunk_ended = False
         self._interim = self._head_bytes = self._bare_bytes = 0
         self._total_at = total_at
         self.deadline = min(self.loop.time() + self.limits.first_byte, total_at)
@@ -98,7 +103,7 @@ class EngineConnection(asyncio.Protocol):
 
     def release(self, *, clean: bool) -> None:
         """The answer's holder is done with it."""
-        self._answer = None
+        self._answer = self._take = None
         self.deadline = NEVER
         # A request body still on its way means that the engine answered early and may not read the rest.
         if clean and self._reusable and not self.lost and not self._transport.get_write_buffer_size():
@@ -108,7 +113,7 @@ class EngineConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once; bytes not yet sent are dropped. Idempotent."""
-        self.lost = True
+        self.lost, self._take = True, None
         self._pool.forget(self)
         if self._transport is not None:
             self._transport.abort()
@@ -139,7 +144,17 @@ class EngineConnection(asyncio.Protocol):
         self._pool.watch(self)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes from the engine."""
+        """Bytes from the engine.
+
+        Between two chunks of the body, whole chunks may pass by the parser: it stands where it stood. Deadlines are
+        exact to one sweep then.
+        """
+        take = self._take
+        if take is not None and take(data):
+            self._bare_bytes = 0
+            self._heard = self._sweeper.now
+            return
+        self._take = None
         if self.lost or self._ended or self._answer is None:
             self._begin(data)
             return
@@ -151,6 +166,10 @@ class EngineConnection(asyncio.Protocol):
         if not self._body and not self._ended:
             self._count_bare(len(data))
         self._deliver()
+        answer = self._answer
+        # Behind the end of a chunk, any further line would have been seen as the head of the next one.
+        if answer is not None and self._chunk_ended and not self._ended and not self.lost and data.endswith(b"\r\n"):
+            self._take = answer.shortcut()
 
     def _begin(self, data: bytes) -> None:
         """Bytes while no answer is under way: the head of one, or what nobody asked for."""
@@ -223,13 +242,17 @@ class EngineConnection(asyncio.Protocol):
         self._fail(EngineReset())
 
     def on_deadline(self, now: float) -> None:
-        """A deadline passed; for an idle connection, its time in the pool is over."""
+        """A deadline passed, unless it is one of silence and something was heard; in the pool, its time is over."""
+        silent = min(self._heard + self._idle + self._sweeper.interval, self._total_at)
+        if self._take is not None and not self._paused and silent > now:
+            self.deadline = silent
+            return
         self.deadline = NEVER
         self._fail(EngineTimeout())
         self.abort()
 
     def _fail(self, error: EngineFailure) -> None:
-        self.lost = True
+        self.lost, self._take = True, None
         head, self._head = self._head, None
         if head is not None and not head.done():
             head.set_exception(error)
@@ -279,6 +302,14 @@ class EngineConnection(asyncio.Protocol):
         """Exact where the reads up to here were large enough to tell nothing: they may hold some of the body."""
         limit = self.limits.head_bytes
         return self._head_bytes > limit and sum(len(n) + len(v) + 4 for n, v in self._headers) > limit
+
+    def on_chunk_header(self) -> None:
+        """A chunk's size line; the last one's too, before trailers."""
+        self._chunk_ended = False
+
+    def on_chunk_complete(self) -> None:
+        """The line end behind a chunk's data."""
+        self._chunk_ended = True
 
     def on_message_complete(self) -> None:
         """The end of an answer, or of an interim one."""

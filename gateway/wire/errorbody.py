@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import orjson
 
 from gateway.errors import GatewayError
 from gateway.model import Dialect
+from gateway.wire.headers import header_lines
 
 _JSON = (b"content-type", b"application/json")
 _MAX_RETRY_AFTER = 60
@@ -24,18 +26,44 @@ def error_object(error: GatewayError, dialect: Dialect) -> dict[str, Any]:
 def error_answer(error: GatewayError, dialect: Dialect) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """Headers and body of an error answer.
 
-    ``retry-after`` is on every 429 and 503, whole seconds, at most 60; ``x-should-retry: false`` tells the OpenAI
-    client not to try again where that cannot help.
+    ``retry-after`` is on every 429 and 503 that trying again may mend, whole seconds, at most 60;
+    ``x-should-retry: false`` tells the OpenAI client not to try again where that cannot help.
     """
     spec = error.spec
     headers = [_JSON, (b"cache-control", b"no-store")]
-    if spec.status in {429, 503}:
+    if error.retry and spec.status in {429, 503}:
         seconds = min(max(error.retry_after or 1, 1), _MAX_RETRY_AFTER)
         headers.append((b"retry-after", b"%d" % seconds))
-    headers.append((b"x-should-retry", b"true" if spec.retry else b"false"))
+    headers.append((b"x-should-retry", b"true" if error.retry else b"false"))
     if spec.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return headers, orjson.dumps(error_object(error, dialect))
+
+
+def error_lines(error: GatewayError, dialect: Dialect) -> tuple[bytes, bytes]:
+    """Header lines and body of an error answer, as ``error_answer`` makes them.
+
+    They are remembered: there are few, all in the gateway's own words, and making one is a tenth of what a refused
+    request costs.
+    """
+    return _written(
+        error.spec.code,
+        error.message,
+        param=error.param,
+        retry_after=error.retry_after,
+        retry=error.retry,
+        dialect=dialect,
+    )
+
+
+@lru_cache(maxsize=256)
+def _written(
+    code: str, message: str, *, param: str | None, retry_after: int | None, retry: bool, dialect: Dialect
+) -> tuple[bytes, bytes]:
+    error = GatewayError(code, message, param=param, retry_after=retry_after)
+    error.retry = retry
+    headers, body = error_answer(error, dialect)
+    return header_lines(headers), body
 
 
 def error_event(error: GatewayError, dialect: Dialect) -> bytes:

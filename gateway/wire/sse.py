@@ -24,6 +24,7 @@ from typing import Any
 import orjson
 
 from gateway.model import Dialect, Usage
+from gateway.wire.mould import Cast, framed_mould, mould
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 
@@ -33,8 +34,7 @@ _BOM = b"\xef\xbb\xbf"
 _EVENT_NAME = re.compile(rb"event: ?([A-Za-z0-9_.-]{1,64})")
 _FIELDS = (b":", b"event:", b"id:", b"retry:")
 _ERROR_STATUS = 500  # what an error event means that gives no status, as those of Anthropic's form do
-_REASON = b'"finish_reason"'
-_NO_REASON = b'"finish_reason":null'
+_CARRIAGE = ord("\r")
 
 
 class StreamFault(Exception):
@@ -74,32 +74,6 @@ class StreamPlan:
     choices: int = 1
 
 
-Cast = Callable[[bytes], bytes | None]
-
-
-def mould(event: bytes, needle: bytes, swapped: bytes) -> Cast | None:
-    """How the ordinary chunks of a stream are shown, learned from a parsed one; ``None`` if that is no ordinary one.
-
-    ``needle`` is the member that ``swapped`` takes the place of. The cast takes what one read brought and gives it as
-    it is to be shown, or ``None`` for anything but one event of this mould.
-    """
-    before, _, rest = event.partition(needle)
-    tail = rest[rest.rfind(_REASON) :] + b"\n\n"
-    if rest.count(_REASON) != 1 or _REASON in before or b"\n" in event or not tail.startswith(_NO_REASON):
-        return None
-    head, shown = before + needle, before + swapped
-    end = len(head)
-
-    def cast(data: bytes) -> bytes | None:
-        if not data.startswith(head) or not data.endswith(tail) or data.find(b"\n") != len(data) - 2:
-            return None
-        if b"\r" in data or data.count(_REASON) != 1 or not (data.isascii() or _valid_utf8(data)):
-            return None
-        return shown + data[end:]
-
-    return cast
-
-
 class SseScanner:
     """Feed bytes, get bytes. Raises ``StreamFault`` once, after which it takes no more."""
 
@@ -113,7 +87,9 @@ class SseScanner:
         self._begun = False
         # Set only between whole events: while some of one is held back, nothing may overtake it.
         self._cast: Cast | None = None
+        self.framed: Cast | None = None
         self._learned: Cast | None = None
+        self._learned_framed: Cast | None = None
 
     def feed(self, data: bytes) -> bytes:
         """The bytes to pass on for these bytes (often none). Raises ``StreamFault``."""
@@ -124,11 +100,13 @@ class SseScanner:
                 self.facts.events += 1
                 return shown
         shown = self._read(data)
-        self._cast = self._learned if not self._buffer and not self._carriage else None
+        whole = not self._buffer and not self._carriage
+        self._cast = self._learned if whole else None
+        self.framed = self._learned_framed if whole else None
         return shown
 
     def _read(self, data: bytes) -> bytes:
-        if self._carriage or b"\r" in data:
+        if self._carriage or _CARRIAGE in data:
             data = self._unify(data)
         if not self._begun:
             return self._first(data)
@@ -203,7 +181,7 @@ class SseScanner:
         if self._learned is not None and (shown := self._learned(event + b"\n\n")) is not None:
             self.facts.events += 1
             return shown
-        if event.startswith(b"data: ") and b"\n" not in event:
+        if event.startswith(b"data: ") and event.find(b"\n") < 0:
             return self._data(event, event[6:])
         name, data = _parts(event)
         if data is None:
@@ -230,7 +208,7 @@ class SseScanner:
 
     def _end(self) -> None:
         self.facts.ended = True
-        self._learned = None  # what follows is looked at, and dropped
+        self._learned = self._learned_framed = None  # what follows is looked at, and dropped
 
     def _done(self) -> bytes:
         self._end()
@@ -242,7 +220,7 @@ class SseScanner:
         swapped = swap_model(event, chunk, self._plan.model) if holder is chunk else None
         if swapped is not None:
             if chunk.get("usage") is None:
-                self._learned = mould(event, b'"model":' + orjson.dumps(chunk["model"]), swapped[0]) or self._learned
+                self._learn(event, b'"model":' + orjson.dumps(chunk["model"]), swapped[0])
             return swapped[1] + b"\n\n"
         holder["model"] = self._plan.model
         name = event[: event.index(b"data: ")]
@@ -250,6 +228,11 @@ class SseScanner:
             return b"%bdata: %b\n\n" % (name, orjson.dumps(chunk))
         except orjson.JSONEncodeError:
             raise StreamFault from None
+
+    def _learn(self, event: bytes, needle: bytes, swapped: bytes) -> None:
+        learned = mould(event, needle, swapped)
+        if learned is not None:
+            self._learned, self._learned_framed = learned, framed_mould(event, needle, swapped)
 
     # --- what a chunk says, by dialect: (whether it is shown, the object whose model is renamed)
 
@@ -345,7 +328,7 @@ def swap_model(text: bytes, parsed: Mapping[str, Any], model: str) -> tuple[byte
     bytes can only be a member; where the name of the member stands once, it is the one at the top.
     """
     needle = b'"model":' + orjson.dumps(parsed["model"])
-    if text.count(b'"model"') != 1 or needle not in text:
+    if text.count(b'"model"') != 1 or text.find(needle) < 0:
         return None
     shown = b'"model":' + orjson.dumps(model)
     return shown, text.replace(needle, shown)
@@ -361,14 +344,6 @@ def error_status(chunk: Mapping[str, Any]) -> int:
     error = chunk.get("error")
     code = (error if isinstance(error, dict) else chunk).get("code")
     return code if isinstance(code, int) and 400 <= code < 600 else _ERROR_STATUS
-
-
-def _valid_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def read_usage(usage: Mapping[str, Any]) -> Usage:

@@ -37,7 +37,7 @@ class UpstreamPool:
     ) -> None:
         self.loop = loop
         self.limits = limits
-        self._sweeper = sweeper
+        self.sweeper = sweeper
         self._host = host
         self._port = port
         self._idle: list[EngineConnection] = []
@@ -102,7 +102,7 @@ class UpstreamPool:
 
     def watch(self, connection: EngineConnection) -> None:
         """A connection has been made: its deadlines count from here on."""
-        self._sweeper.add(connection)
+        self.sweeper.add(connection)
 
     def give_back(self, connection: EngineConnection) -> None:
         """A connection is free again."""
@@ -115,7 +115,7 @@ class UpstreamPool:
     def forget(self, connection: EngineConnection) -> None:
         """A connection is gone."""
         self._all.discard(connection)
-        self._sweeper.discard(connection)
+        self.sweeper.discard(connection)
         with contextlib.suppress(ValueError):
             self._idle.remove(connection)
 

@@ -43,7 +43,7 @@ def limits() -> Iterator[None]:
     """Limits that no setting names, made short."""
     with pytest.MonkeyPatch.context() as patch:
         short = functools.partial(InboundLimits, idle_timeout=LIMIT, write_timeout=LIMIT)
-        patch.setattr("gateway.app.InboundLimits", short)
+        patch.setattr("gateway.planes.InboundLimits", short)
         yield
 
 

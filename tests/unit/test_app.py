@@ -50,7 +50,9 @@ def _is_open(number: str) -> bool:
 
 def _threads():
     """Threads by name, without the idle ones that the event loop keeps for itself."""
-    return sorted(thread.name for thread in threading.enumerate() if not thread.name.startswith("asyncio_"))
+    return sorted(
+        thread.name for thread in threading.enumerate() if not thread.name.startswith(("asyncio_", "uvloop_"))
+    )
 
 
 async def _all_closed(files, threads) -> None:

@@ -12,6 +12,7 @@ from gateway.control import Control
 from gateway.errors import EngineUnreachable
 from gateway.fleet.registry import Registry
 from gateway.model import EngineSpec, Target
+from gateway.policy.engines import Floor
 from gateway.stores.aliases import AliasView
 from gateway.stores.interfaces import StoreUnavailable
 from gateway.stores.sqlite import SqliteStore
@@ -47,6 +48,7 @@ class Engines:
 
     def __init__(self, **served) -> None:
         self.served = {name.removeprefix("e"): models for name, models in served.items()}
+        self.version = "1000.0.0"
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         models = self.served[str(request.url.port)]
@@ -54,7 +56,10 @@ class Engines:
             raise httpx.ConnectError("down")
         if request.url.path == "/health":
             return httpx.Response(200, stream=Body(b""))
-        return httpx.Response(200, stream=Body(orjson.dumps({"data": [{"id": model} for model in models]})))
+        if request.url.path == "/version":
+            return httpx.Response(200, stream=Body(orjson.dumps({"version": self.version})))
+        rows = [{"id": model, "owned_by": "vllm"} for model in models]
+        return httpx.Response(200, stream=Body(orjson.dumps({"data": rows})))
 
 
 class Desk:
@@ -65,7 +70,7 @@ class Desk:
         self.aliases = AliasView(store)
         self.sweeper = Sweeper(loop)
         specs = [EngineSpec(f"http://127.0.0.1:{port}") for port in engines.served]
-        self.registry = Registry(loop, self.sweeper, specs, UpstreamLimits())
+        self.registry = Registry(loop, self.sweeper, specs, UpstreamLimits(), floors={"vllm": Floor("0.23.1", True)})
         self.client = httpx.AsyncClient(transport=httpx.MockTransport(engines.answer))
         self.said: list[str] = []
         self.control = Control(store, self.keys, self.aliases, self.registry, self.said.append)
@@ -227,3 +232,44 @@ def test_aliases_that_cannot_be_made_now_are_made_later(tmp_path):
         assert desk.names == ["small"]
 
     _at_the_desk(tmp_path, Engines(e8001=["small"]), body)
+
+
+def test_an_engine_that_policy_refuses_is_reported_once_with_the_reason(tmp_path):
+    async def body(desk):
+        desk.engines.version = "0.10.1"
+        await desk.control.first(desk.client)
+        await desk.control.probe(desk.client)
+        told = [line for line in desk.said if line.startswith("replica 0")]
+        assert len(told) == 1
+        assert told[0].endswith("; vllm 0.10.1 is older than 0.23.1, the oldest that policy takes")
+        assert not desk.registry.any_ready()
+
+    _at_the_desk(tmp_path, Engines(e8001=["small"]), body)
+
+
+def test_a_word_of_a_change_is_followed_at_once(tmp_path):
+    class Telling:
+        """Tells of one change, once asked for the first."""
+
+        async def changes(self):
+            yield
+
+    async def body(desk):
+        await desk.control.first(desk.client)
+        await desk.assign("internal-general", "small")
+        await desk.control.follow(Telling())
+        assert desk.names == ["internal-general"]
+
+    _at_the_desk(tmp_path, Engines(), body)
+
+
+def test_of_two_readings_at_once_the_older_is_never_the_last_to_be_taken_in(tmp_path):
+    async def body(desk):
+        await desk.control.first(desk.client)
+        for model in ("one", "two", "three"):
+            readings = [asyncio.ensure_future(desk.control.reload()) for _ in range(3)]
+            revision = await desk.assign("internal-general", model)
+            await asyncio.gather(desk.control.reload(), *readings)
+            assert desk.aliases.table.current["internal-general"] == revision
+
+    _at_the_desk(tmp_path, Engines(), body)

@@ -25,15 +25,22 @@ from gateway.errors import (
     EngineUnreachable,
     Unavailable,
 )
-from gateway.model import AliasTable, Principal, Revision, Target
-from gateway.policy.guards import load_guards
+from gateway.limits.local import LocalLimiter
+from gateway.limits.sources import FailureGate
+from gateway.model import NO_LIMITS, AliasTable, Limits, Principal, Revision, Target
+from gateway.policy.access import parse_access
+from gateway.policy.grants import Grant
+from gateway.policy.guards import parse_guards
+from gateway.policy.live import Policy, load_policy
+from gateway.policy.schemacap import SchemaCap
 from gateway.proxy import Proxy, ProxyLimits, Visit
 from gateway.routes import ROUTES
 from gateway.steps.guard import Entry, open_door
 from gateway.steps.observe import Observer
 from gateway.telemetry.metrics import Metrics
 
-GUARDS = load_guards(Path(str(files("policies"))) / "guards.yaml")
+FOLDER = Path(str(files("policies")))
+SHIPPED = load_policy(FOLDER)
 MODEL = "served-7b"
 CHAT = "/v1/chat/completions"
 WHOLE = orjson.dumps(
@@ -65,6 +72,10 @@ class Fleet:
     def __init__(self, lanes, models) -> None:
         self.lanes = lanes
         self.models = models
+        self.length = None
+
+    def max_model_len(self, model):
+        return self.length
 
     def ready(self, model):
         return self.lanes if model in self.models else ()
@@ -76,14 +87,29 @@ class Fleet:
 class Plane:
     """A proxy between fakes. ``records`` are complete after ``handle``."""
 
-    def __init__(self, fakes, *lanes, grants=("*",), keys=None, aliases=("general",), attempts=2) -> None:
+    def __init__(
+        self,
+        fakes,
+        *lanes,
+        grants=("*",),
+        keys=None,
+        aliases=("general",),
+        attempts=2,
+        policy=SHIPPED,
+        limits=NO_LIMITS,
+    ) -> None:
         self.fakes = fakes
+        self.policy = policy
+        self.epoch = 0
         self.lanes = lanes
-        self.keys = keys or Keys(good=Principal("key-1", "acme", aliases=grants))
+        self.keys = keys or Keys(good=Principal("key-1", "acme", aliases=grants, limits=limits))
         self.table = AliasTable(1, {name: Revision(name, 1, (Target(MODEL),), "ops", 5.0) for name in aliases})
         self.attempts = attempts
         self.clock = fakes.Clock()
         self.metrics = Metrics()
+        self.limiter = LocalLimiter(self.clock)
+        self.failures = FailureGate(3, self.clock)
+        self.schemas = SchemaCap(2, 3600.0, self.clock)
         self.records: list[dict] = []
         self.fleet = Fleet(lanes, {MODEL})
 
@@ -95,8 +121,11 @@ class Plane:
         observer = Observer(loop, self, self.metrics, self.clock)
         proxy = Proxy(
             door=open_door(ROUTES),
-            keys=self.keys,
-            guards=GUARDS,
+            callers=self.keys,
+            failures=self.failures,
+            policies=self,
+            limiter=self.limiter,
+            schemas=self.schemas,
             aliases=self,
             fleet=self.fleet,
             observer=observer,
@@ -132,6 +161,10 @@ class Plane:
         families = text_string_to_metric_families(self.metrics.render().decode())
         samples = [sample for family in families for sample in family.samples if sample.name == name]
         return {tuple(sample.labels.values()): sample.value for sample in samples}
+
+
+def _grant(**fields) -> Grant:
+    return SHIPPED.access.grant(Principal("key-1", "acme", **fields))
 
 
 def _error(exchange):
@@ -524,12 +557,12 @@ def test_waiting_for_a_body_is_not_the_gateways_time(fakes, broken):
     ("epoch", "now", "holds"), [(7, 5.0, True), (8, 5.0, False), (None, 5.0, False), (7, 10.0, False), (7, 11.0, False)]
 )
 def test_what_a_head_told_holds_while_no_key_has_changed_and_it_has_not_expired(epoch, now, holds):
-    visit = Visit(Entry(ROUTES["POST", CHAT]), Principal("key-1", "acme", expires_at=10.0), 7)
+    visit = Visit(Entry(ROUTES["POST", CHAT]), _grant(expires_at=10.0), 7)
     assert visit.holds(epoch, now) is holds
 
 
 def test_while_the_age_of_what_is_known_is_unknown_nothing_holds():
-    visit = Visit(Entry(ROUTES["POST", CHAT]), Principal("key-1", "acme"), None)
+    visit = Visit(Entry(ROUTES["POST", CHAT]), _grant(), None)
     assert not visit.holds(None, 5.0)
 
 
@@ -547,3 +580,138 @@ def test_a_familiar_head_is_not_judged_again_but_its_key_is_when_any_key_has_cha
     last.familiar = first.kept
     plane.serve(last)
     assert last.status == 401
+
+
+def test_a_familiar_head_is_recognised_anew_when_the_policy_has_changed(fakes):
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE), fakes.says(WHOLE)))
+    first = plane.chat()
+    plane.serve(first)
+    plane.policy = Policy(SHIPPED.guards, parse_access("roles: {user: {aliases: [other]}}\ndefault_roles: [user]", "x"))
+    plane.epoch += 1
+    again = plane.chat()
+    again.familiar = first.kept
+    plane.serve(again)
+    assert (again.status, _error(again)["code"]) == (404, "model_not_found")
+
+
+# --- limits
+
+
+def test_what_is_left_of_the_limits_is_told_with_the_answer(fakes):
+    limits = Limits(requests_per_minute=5, tokens_per_minute=2_000)
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)), limits=limits)
+    exchange = plane.chat(max_tokens=100)
+    record = plane.serve(exchange)
+    reserved = -(-record["request_bytes"] // 4) + 100
+    assert exchange.sent_headers.get(b"x-ratelimit-limit-requests") == b"5"
+    assert exchange.sent_headers.get(b"x-ratelimit-remaining-requests") == b"4"
+    assert exchange.sent_headers.get(b"x-ratelimit-remaining-tokens") == b"%d" % (2_000 - reserved)
+
+
+def test_nothing_is_told_where_there_is_no_limit(fakes):
+    exchange = Plane(fakes, fakes.Lane(fakes.says(WHOLE))).chat()
+    assert exchange.sent_headers.get(b"x-ratelimit-limit-requests") is None
+
+
+def test_a_refused_request_reaches_no_engine_and_says_which_limit_and_when(fakes):
+    lane = fakes.Lane(fakes.says(WHOLE))
+    plane = Plane(fakes, lane, limits=Limits(requests_per_minute=1))
+    plane.serve(plane.chat())
+    exchange = plane.chat()
+    record = plane.serve(exchange)
+    assert (exchange.status, _error(exchange)["code"], record["attempts"]) == (429, "rate_limited", 0)
+    assert "requests per minute" in _error(exchange)["message"]
+    assert "acme" not in exchange.sent.decode()
+    assert exchange.sent_headers.get(b"retry-after") == b"60"
+    assert exchange.sent_headers.get(b"x-ratelimit-remaining-requests") == b"0"
+    assert len(lane.sent) == 1
+
+
+def test_a_request_that_no_wait_would_help_is_told_not_to_try_again(fakes):
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)), limits=Limits(tokens_per_minute=50))
+    exchange = plane.chat(max_tokens=100)
+    plane.serve(exchange)
+    assert (exchange.status, _error(exchange)["code"]) == (429, "tokens_limited")
+    assert exchange.sent_headers[b"x-should-retry"] == b"false"
+    assert b"retry-after" not in exchange.sent_headers
+
+
+def _left(plane, fakes) -> int:
+    """Tokens of the minute that are left, by what a request that reserves nothing is told."""
+    lease = plane.limiter.admit(plane.policy.access.grant(plane.keys.principals["good"]).budgets, 0)
+    lease.close()
+    return lease.standing.remaining_tokens
+
+
+def test_the_engines_count_takes_the_place_of_what_was_reserved(fakes):
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)), limits=Limits(tokens_per_minute=5_000))
+    plane.serve(plane.chat(max_tokens=4_000))
+    assert _left(plane, fakes) == 5_000 - 5
+
+
+def test_a_request_that_no_engine_answered_costs_no_tokens_and_no_place(fakes):
+    plane = Plane(fakes, limits=Limits(tokens_per_minute=5_000, concurrency=1))
+    for _ in range(2):
+        exchange = plane.chat(max_tokens=4_000)
+        plane.serve(exchange)
+        assert _error(exchange)["code"] == "no_ready_replica"
+    assert _left(plane, fakes) == 5_000
+
+
+# --- what depends on the alias, its engines, or the tenant's past
+
+
+def _with_masks(text: str) -> Policy:
+    shipped = (FOLDER / "guards.yaml").read_text()
+    assert shipped.count("\naliases: []") == 1
+    return Policy(parse_guards(shipped.replace("\naliases: []", text), "guards.yaml"), SHIPPED.access)
+
+
+def test_the_masks_of_an_alias_are_judged_once_it_is_known_to_be_the_callers(fakes):
+    policy = _with_masks('\naliases: [{match: ["gen*"], forbid: [presence_penalty]}]')
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)), policy=policy)
+    for model, status, param in (("general", 400, "presence_penalty"), ("genuine", 404, "model")):
+        exchange = plane.chat(model=model, presence_penalty=1)
+        plane.serve(exchange)
+        assert (exchange.status, _error(exchange)["param"]) == (status, param)
+    exchange = plane.chat()
+    plane.serve(exchange)
+    assert exchange.status == 200
+
+
+def test_output_that_leaves_no_room_for_a_prompt_is_refused_before_an_engine_sees_it(fakes):
+    lane = fakes.Lane(fakes.says(WHOLE))
+    plane = Plane(fakes, lane)
+    plane.fleet.length = 512
+    exchange = plane.chat(max_tokens=512)
+    plane.serve(exchange)
+    assert (exchange.status, _error(exchange)["code"]) == (400, "context_length_exceeded")
+    exchange = plane.chat(max_tokens=511)
+    plane.serve(exchange)
+    assert exchange.status == 200
+
+
+def test_a_tenant_may_use_only_so_many_different_schemas(fakes):
+    plane = Plane(fakes, fakes.Lane(*[fakes.says(WHOLE)] * 3))
+    seen = []
+    for name in ("a", "b", "a", "c"):
+        schema = {"type": "object", "properties": {name: {"type": "string"}}}
+        wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        exchange = plane.chat(response_format=wanted)
+        plane.serve(exchange)
+        seen.append(exchange.status)
+    assert seen == [200, 200, 200, 429]
+
+
+def test_a_source_that_fails_too_often_waits_but_a_known_key_from_there_does_not(fakes):
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)), keys=Keys(good=Principal("key-1", "acme")))
+    seen = []
+    for _ in range(5):
+        exchange = plane.chat(key="bad")
+        plane.serve(exchange)
+        seen.append(exchange.status)
+    assert seen == [401, 401, 401, 429, 429]
+    assert int(exchange.sent_headers.get(b"retry-after")) > 0
+    exchange = plane.chat()
+    plane.serve(exchange)
+    assert exchange.status == 200

@@ -10,7 +10,8 @@ import pytest
 
 from gateway.configvalues import Address
 from gateway.model import EngineSpec
-from gateway.settings import Settings, SettingsFault, Timeouts, load_settings, variable
+from gateway.secret import Secret
+from gateway.settings import Settings, SettingsFault, Timeouts, load_settings, state_folder_of, variable
 
 ENV = {"HOME": "/home/ops"}
 
@@ -56,6 +57,71 @@ def test_settings_are_frozen() -> None:
 )
 def test_the_state_folder_follows_the_xdg_specification(given: str, state: str) -> None:
     assert load(env={"XDG_STATE_HOME": given}).state_folder == Path(state)
+
+
+def test_the_state_folder_is_that_of_the_state_file_or_the_one_given(tmp_path: Path) -> None:
+    assert load(state="sqlite:///srv/gw/state.db").state_folder == Path("/srv/gw")
+    for url in ("sqlite:///srv/gw/state.db", "redis://h:6379/0"):
+        assert load(state=url, env={"GATEWAY_STATE_FOLDER": "/var/gw"}).state_folder == Path("/var/gw")
+        assert load("state_folder: /etc/gw", tmp_path, state=url).state_folder == Path("/etc/gw")
+
+
+def test_with_redis_the_state_folder_is_where_the_file_would_be() -> None:
+    settings = load(state="rediss://h:6379/0", env={"XDG_STATE_HOME": "/var/lib/ops"})
+    assert settings.state_folder == Path("/var/lib/ops/gateway")
+    assert state_folder_of(settings.state, {"XDG_STATE_HOME": "/var/lib/ops"}) == settings.state_folder
+
+
+def test_the_password_of_redis_is_held_apart_from_its_url() -> None:
+    settings = load(state="redis://ann:s3cret@h:6379/0")
+    assert (settings.state, settings.state_password) == ("redis://ann:@h:6379/0", Secret("s3cret"))
+    assert "s3cret" not in repr(settings)
+    assert load(state="redis://h:6379/0").state_password is None
+
+
+def test_the_password_of_redis_may_come_by_a_variable_or_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    path.write_text("from the file\n")
+    path.chmod(0o640)
+    url = "redis://h:6379/0"
+    assert load(state=url, env={"GATEWAY_REDIS_PASSWORD": "plain"}).state_password == Secret("plain")
+    assert load(state=url, env={"GATEWAY_REDIS_PASSWORD_FILE": str(path)}).state_password == Secret("from the file")
+    in_url = load(state="redis://:own@h:6379/0", env={"GATEWAY_REDIS_PASSWORD": "plain"})
+    assert in_url.state_password == Secret("own")
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "expected"),
+    [
+        (None, 0o600, "a text file that can be read"),
+        (b"\xffs3cret", 0o600, "a text file that can be read"),
+        (b" \n", 0o600, "others cannot use"),
+        (b"s3cret" * 1_000, 0o600, "others cannot use"),
+        (b"s3cret", 0o604, "others cannot use"),
+    ],
+    ids=["missing", "not text", "empty", "long", "for all to read"],
+)
+def test_a_password_file_that_cannot_be_used(tmp_path: Path, content: bytes | None, mode: int, expected: str) -> None:
+    path = tmp_path / "s3cret-file"
+    if content is not None:
+        path.write_bytes(content)
+        path.chmod(mode)
+    (fault,) = faults(env={"GATEWAY_REDIS_PASSWORD_FILE": str(path)})
+    assert fault.startswith("GATEWAY_REDIS_PASSWORD_FILE: ")
+    assert expected in fault
+    assert "s3cret" not in fault
+
+
+def test_two_passwords_are_one_too_many() -> None:
+    (fault,) = faults(env={"GATEWAY_REDIS_PASSWORD": "s3cret", "GATEWAY_REDIS_PASSWORD_FILE": "/x"})
+    assert fault == "GATEWAY_REDIS_PASSWORD and GATEWAY_REDIS_PASSWORD_FILE are both set. Keep one of them."
+
+
+@pytest.mark.parametrize("url", ["redis://:s3cret@h:0", "redis://s3cret@h", "rediss://:s3cret@h?ca=s3cret", "redis:"])
+def test_a_fault_of_a_redis_url_does_not_quote_it(url: str) -> None:
+    (fault,) = faults(state=url)
+    assert fault.startswith("--state: state: expected ")
+    assert "s3cret" not in fault
 
 
 FULL = """
@@ -121,7 +187,7 @@ def test_variables_that_kubernetes_sets_are_no_settings() -> None:
 def test_all_faults_come_together_with_places(tmp_path: Path) -> None:
     text = "lisen: 127.0.0.1:80\nadmin: nowhere\ntimeouts:\n  idel: 3\n  idle: -1\nattempts: many\nfoo: 1\n"
     found = faults(
-        text, tmp_path, {"GATEWAY_MAX_CONNECTIONS": "x"}, state="redis://:hunter2@h:1/0", engines=["ftp://x"]
+        text, tmp_path, {"GATEWAY_MAX_CONNECTIONS": "x"}, state="redis://:hunter2@h:0/0", engines=["ftp://x"]
     )
     file = tmp_path / "gateway.yaml"
     assert set(found) == {
@@ -132,7 +198,7 @@ def test_all_faults_come_together_with_places(tmp_path: Path) -> None:
         f"{file}:6: attempts: expected a whole number from 1 to 10",
         f"{file}:7: unknown setting 'foo'",
         "GATEWAY_MAX_CONNECTIONS: max_connections: expected a whole number from 1 to 1000000",
-        "--state: state: expected sqlite:///PATH: this version does not support Redis",
+        "--state: state: expected HOST:PORT of a Redis, an IPv6 host in brackets, a port from 1 to 65535",
         "--engine: engines: expected http://HOST:PORT without user, path or query",
     }
 

@@ -2,86 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import random
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from gateway.admin.build import build_admin
-from gateway.admin.gate import MAX_BODY, OPEN
-from gateway.admin.state import AdminState
+from gateway.admin.gate import MAX_BODY
+from gateway.admin.verbs import OPEN, TABLE
 from gateway.identity.keys import digest, well_formed
-from gateway.secret import Secret
 from gateway.stores.interfaces import StoreUnavailable
-from gateway.stores.sqlite import SqliteStore
 
 TOKEN = "gwadmin_" + "t" * 43
 PEPPER = "p" * 43
 CANARY = "canary-my-ssn-is-078-05-1120"
+NO_FIGURES = {"requests_per_minute": None, "tokens_per_minute": None, "tokens_per_day": None, "concurrency": None}
 
 
-@dataclass
-class Plane:
-    """An admin plane over a real store, with what the tests turn and count."""
-
-    store: SqliteStore
-    client: httpx.AsyncClient
-    seen: dict[str, Any]
-
-
-@dataclass
-class Harness:
-    """Runs a test body against a plane of its own."""
-
-    folder: Path
-    seen: dict[str, Any] = field(
-        default_factory=lambda: {"changed": 0, "ready": True, "served": ["model-a"], "now": 1_000.0, "fault": None}
-    )
-
-    def run(self, body: Callable[[Plane], Awaitable[Any]], token: str | None = TOKEN) -> Any:
-        return asyncio.run(self._run(body, token))
-
-    async def _run(self, body: Callable[[Plane], Awaitable[Any]], token: str | None) -> Any:
-        async def changed() -> None:
-            self.seen["changed"] += 1
-            if self.seen["fault"]:
-                raise self.seen["fault"]
-
-        store = await SqliteStore.open(self.folder / "state.db")
-        state = AdminState(
-            store=store,
-            pepper=Secret(PEPPER),
-            admin_token=Secret(TOKEN),
-            changed=changed,
-            render_metrics=lambda: b"# HELP x x\n",
-            ready=lambda: bool(self.seen["ready"]),
-            served_models=lambda: self.seen["served"],
-            clock=lambda: self.seen["now"],
-            random=random.Random(7),
-        )
-        headers = {"authorization": f"Bearer {token}"} if token else {}
-        transport = httpx.ASGITransport(build_admin(state), raise_app_exceptions=False)
-        try:
-            async with httpx.AsyncClient(transport=transport, base_url="http://admin", headers=headers) as client:
-                return await body(Plane(store, client, self.seen))
-        finally:
-            await store.close()
-
-
-@pytest.fixture
-def harness(tmp_path: Path) -> Harness:
-    return Harness(tmp_path)
-
-
-def test_a_key_is_made_shown_once_listed_and_revoked(harness: Harness) -> None:
-    async def body(plane: Plane) -> None:
-        order = {"name": "app1", "tenant": "t1", "roles": ["r"], "aliases": ["chat-*"], "expires_in": 60}
+def test_a_key_is_made_shown_once_listed_and_revoked(harness):
+    async def body(plane):
+        order = {
+            "name": "app1",
+            "tenant": "t1",
+            "roles": ["user"],
+            "aliases": ["chat-*"],
+            "expires_in": 60,
+            "limits": {"tokens_per_day": 5},
+        }
         made = await plane.client.post("/admin/keys", json=order)
         assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
         key = made.json().pop("key")
@@ -91,38 +38,103 @@ def test_a_key_is_made_shown_once_listed_and_revoked(harness: Harness) -> None:
             "id": key.split("_")[2],
             "name": "app1",
             "tenant": "t1",
-            "roles": ["r"],
+            "roles": ["user"],
             "aliases": ["chat-*"],
             "created_at": 1_000.0,
+            "limits": NO_FIGURES | {"tokens_per_day": 5},
             "expires_at": 1_060.0,
             "revoked_at": None,
             "state": "live",
+            "secrets": [{"created_at": 1_000.0, "expires_at": None, "pepper_version": 1, "live": True}],
         }
-        record = await plane.store.find_key(digest(PEPPER.encode(), key))
-        assert record is not None
-        assert record.name == "app1"
+        found = await plane.store.find_key(digest(PEPPER.encode(), key))
+        assert found is not None
+        assert (found.key.name, found.key.limits.tokens_per_day) == ("app1", 5)
         assert plane.seen["changed"] == 1
-        assert (await plane.client.get("/admin/keys")).json() == {"keys": [view]}
+        assert (await plane.client.get("/admin/keys")).json() == {"keys": [view], "next": None}
         assert (await plane.client.get("/admin/keys/app1")).json() == view
         plane.seen["now"] = 1_060.0
         assert (await plane.client.get(f"/admin/keys/{view['id']}")).json()["state"] == "expired"
         revoked = await plane.client.post("/admin/keys/app1/revoke")
-        assert revoked.json() == {**view, "revoked_at": 1_060.0, "state": "revoked"}
+        (ended,) = revoked.json().pop("secrets")
+        assert (ended["expires_at"], ended["live"]) == (1_060.0, False)
+        assert revoked.json() == {**view, "revoked_at": 1_060.0, "state": "revoked", "secrets": [ended]}
         assert plane.seen["changed"] == 2
 
     harness.run(body)
 
 
-def test_defaults_of_a_key(harness: Harness) -> None:
-    async def body(plane: Plane) -> None:
+def test_a_key_is_rotated_under_its_id(harness):
+    async def body(plane):
+        made = (await plane.client.post("/admin/keys", json={"name": "app1"})).json()
+        plane.seen["now"] = 2_000.0
+        rotated = await plane.client.post("/admin/keys/app1/rotate", json={"overlap": 60})
+        assert (rotated.status_code, rotated.headers["cache-control"]) == (201, "no-store")
+        assert well_formed(rotated.json()["key"])
+        assert rotated.json()["key"].split("_")[2] == rotated.json()["id"] == made["id"]
+        assert rotated.json()["key"] != made["key"]
+        assert [(one["created_at"], one["expires_at"], one["live"]) for one in rotated.json()["secrets"]] == [
+            (2_000.0, None, True),
+            (1_000.0, 2_060.0, True),
+        ]
+        for text in (made["key"], rotated.json()["key"]):
+            found = await plane.store.find_key(digest(PEPPER.encode(), text))
+            assert found is not None
+            assert found.live(2_059.0)
+        assert plane.seen["changed"] == 2
+        shown = (await plane.client.get("/admin/keys/app1")).json()
+        assert shown == {name: value for name, value in rotated.json().items() if name != "key"}
+        plane.seen["now"] = 2_060.0
+        assert [one["live"] for one in (await plane.client.get("/admin/keys/app1")).json()["secrets"]] == [True, False]
+
+    harness.run(body)
+
+
+def test_a_rotation_overlaps_a_day_unless_told_and_gives_no_third_secret(harness, error):
+    async def body(plane):
+        await plane.client.post("/admin/keys", json={"name": "app1"})
+        rotated = (await plane.client.post("/admin/keys/app1/rotate")).json()
+        assert rotated["secrets"][1]["expires_at"] == 1_000.0 + 86_400
+        refused = await plane.client.post("/admin/keys/app1/rotate", json={})
+        assert "two live secrets" in error(refused, 409, "conflict")
+        error(await plane.client.post("/admin/keys/none/rotate"), 404, "no_such_object")
+        await plane.client.post("/admin/keys/app1/revoke")
+        error(await plane.client.post("/admin/keys/app1/rotate", json={"overlap": 0}), 409, "conflict")
+        for bad in ({"overlap": -1}, {"overlap": "60"}, {"overlap": 10**9}, {"roles": ["admin"]}, []):
+            error(await plane.client.post("/admin/keys/app1/rotate", json=bad), 400, "invalid_request")
+
+    harness.run(body)
+
+
+def test_keys_are_listed_page_by_page(harness, error):
+    async def body(plane):
+        for number in range(5):
+            plane.seen["now"] += 1
+            await plane.client.post("/admin/keys", json={"name": f"app{number}"})
+        names, after = [], ""
+        while after is not None:
+            page = (await plane.client.get(f"/admin/keys?limit=2{after and '&after=' + after}")).json()
+            assert len(page["keys"]) <= 2
+            names += [key["name"] for key in page["keys"]]
+            after = page["next"]
+        assert names == [f"app{number}" for number in range(5)]
+        error(await plane.client.get("/admin/keys?after=none"), 404, "no_such_object")
+        for bad in ("limit=0", "limit=501", "limit=x", "limit=1.5", "after=a%20b", "order=name"):
+            error(await plane.client.get(f"/admin/keys?{bad}"), 400, "invalid_request")
+
+    harness.run(body)
+
+
+def test_defaults_of_a_key(harness):
+    async def body(plane):
         made = (await plane.client.post("/admin/keys", json={"name": "app1"})).json()
         assert (made["tenant"], made["roles"], made["aliases"], made["expires_at"]) == ("default", [], ["*"], None)
 
     harness.run(body)
 
 
-def test_an_alias_is_set_shown_and_listed(harness: Harness) -> None:
-    async def body(plane: Plane) -> None:
+def test_an_alias_is_set_shown_and_listed(harness):
+    async def body(plane):
         made = await plane.client.put("/admin/aliases/team/chat", json={"model": "model-a", "note": "first"})
         assert made.json() == {
             "name": "team/chat",
@@ -140,18 +152,8 @@ def test_an_alias_is_set_shown_and_listed(harness: Harness) -> None:
     harness.run(body)
 
 
-def error(response: httpx.Response, status: int, code: str) -> str:
-    """The message of an error answer, its form checked."""
-    assert response.status_code == status, response.text
-    body = response.json()
-    assert set(body) == {"error"}
-    assert set(body["error"]) == {"message", "type", "param", "code"}
-    assert body["error"]["code"] == code
-    return str(body["error"]["message"])
-
-
-def test_a_model_that_nobody_serves_needs_force(harness: Harness) -> None:
-    async def body(plane: Plane) -> None:
+def test_a_model_that_nobody_serves_needs_force(harness, error):
+    async def body(plane):
         refused = await plane.client.put("/admin/aliases/chat", json={"model": "model-b"})
         assert "Served: model-a." in error(refused, 409, "model_not_served")
         assert (await plane.store.alias_table()).current == {}
@@ -160,8 +162,21 @@ def test_a_model_that_nobody_serves_needs_force(harness: Harness) -> None:
     harness.run(body)
 
 
-def test_conflicts_and_missing_things(harness: Harness) -> None:
-    async def body(plane: Plane) -> None:
+def test_force_is_in_the_audit_trail_where_it_mattered(harness, error):
+    async def body(plane):
+        order = {"model": "model-b", "force": True, "expect_revision": 0}
+        assert (await plane.client.put("/admin/aliases/chat", json=order)).is_success
+        error(await plane.client.put("/admin/aliases/chat", json=order), 409, "conflict")
+        await plane.client.put("/admin/aliases/chat", json={"model": "model-a", "force": True})
+        lines = [(line.verb, line.subject, json.loads(line.detail)) for line in await plane.store.audit()]
+        assert [verb for verb, _, _ in lines] == ["alias.force", "alias.set", "alias.force", "alias.set"]
+        assert lines[0] == ("alias.force", "chat", {"model": "model-b", "force": True, "source": "api"})
+
+    harness.run(body)
+
+
+def test_conflicts_and_missing_things(harness, error):
+    async def body(plane):
         put = {"model": "model-a", "expect_revision": 0}
         assert (await plane.client.put("/admin/aliases/chat", json=put)).is_success
         lost = error(await plane.client.put("/admin/aliases/chat", json=put), 409, "conflict")
@@ -192,35 +207,43 @@ PATHS = [
 
 
 @pytest.mark.parametrize("token", [None, "", "x", TOKEN + "x", TOKEN[:-1], TOKEN.upper(), "Bearer " + TOKEN])
-def test_nothing_but_health_and_metrics_opens_without_the_token(harness: Harness, token: str | None) -> None:
-    async def body(plane: Plane) -> None:
+def test_nothing_but_health_and_metrics_opens_without_the_token(harness, error, token: str | None):
+    async def body(plane):
         for method, path in PATHS:
             refused = await plane.client.request(method, path, content=b"{not json")
-            error(refused, 401, "invalid_admin_token")
+            error(refused, 401, "invalid_api_key")
             assert refused.headers["www-authenticate"] == "Bearer"
 
     harness.run(body, token)
 
 
-def test_only_one_bearer_header_counts(harness: Harness) -> None:
-    async def body(plane: Plane) -> None:
+def test_a_credential_stands_once_in_one_of_two_headers(harness, error):
+    async def body(plane):
         for headers in (
             [("authorization", f"Basic {TOKEN}")],
             [("authorization", TOKEN)],
-            [("x-api-key", TOKEN)],
-            [("authorization", f"Bearer {TOKEN}"), ("authorization", f"Bearer {TOKEN}")],
+            [("x-api-key", "")],
             [("cookie", f"token={TOKEN}")],
         ):
-            error(await plane.client.get("/admin/keys", headers=headers), 401, "invalid_admin_token")
-        error(await plane.client.get(f"/admin/keys?token={TOKEN}"), 401, "invalid_admin_token")
+            error(await plane.client.get("/admin/keys", headers=headers), 401, "invalid_api_key")
+        error(await plane.client.get(f"/admin/keys?token={TOKEN}"), 401, "invalid_api_key")
+        for headers in (
+            [("authorization", f"Bearer {TOKEN}"), ("authorization", f"Bearer {TOKEN}")],
+            [("authorization", f"Bearer {TOKEN}"), ("authorization", "Bearer x")],
+            [("x-api-key", TOKEN), ("x-api-key", TOKEN)],
+            [("authorization", f"Bearer {TOKEN}"), ("x-api-key", TOKEN)],
+        ):
+            error(await plane.client.get("/admin/keys", headers=headers), 400, "invalid_request")
         assert (await plane.client.get("/admin/keys", headers={"authorization": f"bEaReR {TOKEN}"})).is_success
+        assert (await plane.client.get("/admin/keys", headers={"x-api-key": TOKEN})).is_success
 
     harness.run(body, None)
 
 
-def test_health_readiness_and_metrics_are_open(harness: Harness) -> None:
-    async def body(plane: Plane) -> None:
-        assert {path for _, path in OPEN} == {"/healthz", "/readyz", "/metrics"}
+def test_health_readiness_and_metrics_are_open(harness):
+    async def body(plane):
+        opened = {route for route, verb in TABLE.items() if verb == OPEN}
+        assert opened == {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics")}
         assert (await plane.client.get("/healthz")).json() == {"status": "ok"}
         assert (await plane.client.get("/readyz")).status_code == 200
         plane.seen["ready"] = False
@@ -256,8 +279,8 @@ def test_health_readiness_and_metrics_are_open(harness: Harness) -> None:
         None,
     ],
 )
-def test_a_bad_order_is_refused_without_an_echo(harness: Harness, order: Any) -> None:
-    async def body(plane: Plane) -> None:
+def test_a_bad_order_is_refused_without_an_echo(harness, error, order: Any):
+    async def body(plane):
         refused = await plane.client.post("/admin/keys", json=order)
         error(refused, 400, "invalid_request")
         assert CANARY not in refused.text
@@ -268,8 +291,8 @@ def test_a_bad_order_is_refused_without_an_echo(harness: Harness, order: Any) ->
 
 
 @pytest.mark.parametrize("content", [CANARY.encode(), b"{", b'{"name": "x', b"\xff\xfe", b"", b'{"name": NaN}'])
-def test_what_is_no_json_is_refused_without_an_echo(harness: Harness, content: bytes) -> None:
-    async def body(plane: Plane) -> None:
+def test_what_is_no_json_is_refused_without_an_echo(harness, error, content: bytes):
+    async def body(plane):
         headers = {"content-type": "application/json"}
         refused = await plane.client.post("/admin/keys", content=content, headers=headers)
         error(refused, 400, "invalid_request")
@@ -278,11 +301,9 @@ def test_what_is_no_json_is_refused_without_an_echo(harness: Harness, content: b
     harness.run(body)
 
 
-@pytest.mark.parametrize(
-    "name", ["a@1", "a b", "%00", "x" * 65, "a//b", "a/..%2fb", "%2e%2e", "é", "/a", "a/", CANARY + "@"]
-)
-def test_a_bad_alias_name_is_refused_without_an_echo(harness: Harness, name: str) -> None:
-    async def body(plane: Plane) -> None:
+@pytest.mark.parametrize("name", ["a@1", "a b", "x" * 65, "a//b", "a/..%2fb", "%2e%2e", "é", "/a", "a/", CANARY + "@"])
+def test_a_bad_alias_name_is_refused_without_an_echo(harness, error, name: str):
+    async def body(plane):
         refused = await plane.client.put(f"/admin/aliases/{name}", json={"model": "model-a"})
         error(refused, 400, "invalid_request")
         assert CANARY not in refused.text
@@ -293,16 +314,16 @@ def test_a_bad_alias_name_is_refused_without_an_echo(harness: Harness, name: str
 
 @pytest.mark.parametrize("field_name", ["note", "model"])
 @pytest.mark.parametrize("text", ["a\x1b[31mb", "a\nb", "a\x00", "x" * 300])
-def test_text_that_would_act_on_a_terminal_is_refused(harness: Harness, field_name: str, text: str) -> None:
-    async def body(plane: Plane) -> None:
+def test_text_that_would_act_on_a_terminal_is_refused(harness, error, field_name: str, text: str):
+    async def body(plane):
         order = {"model": "model-a", "force": True, field_name: text}
         error(await plane.client.put("/admin/aliases/chat", json=order), 400, "invalid_request")
 
     harness.run(body)
 
 
-def test_a_validation_message_helps(harness: Harness) -> None:
-    async def body(plane: Plane) -> None:
+def test_a_validation_message_helps(harness, error):
+    async def body(plane):
         assert error(await plane.client.post("/admin/keys", json={}), 400, "invalid_request") == "name: Field required."
         refused = await plane.client.post("/admin/keys", json={"name": "ok", "rpm": 5})
         assert error(refused, 400, "invalid_request") == "rpm: Extra inputs are not permitted."
@@ -312,8 +333,8 @@ def test_a_validation_message_helps(harness: Harness) -> None:
     harness.run(body)
 
 
-def test_a_large_body_is_refused_before_it_is_parsed(harness: Harness) -> None:
-    async def body(plane: Plane) -> None:
+def test_a_large_body_is_refused_before_it_is_parsed(harness, error):
+    async def body(plane):
         async def pieces() -> Any:
             for _ in range(100):
                 yield b" " * MAX_BODY
@@ -323,8 +344,8 @@ def test_a_large_body_is_refused_before_it_is_parsed(harness: Harness) -> None:
     harness.run(body)
 
 
-def test_unknown_paths_and_methods(harness: Harness) -> None:
-    async def body(plane: Plane) -> None:
+def test_unknown_paths_and_methods(harness, error):
+    async def body(plane):
         for path in ("/docs", "/redoc", "/openapi.json", "/admin", "/admin/keys/", "/v1/models"):
             error(await plane.client.get(path, headers={"host": "evil.example"}), 404, "not_found")
         error(await plane.client.delete("/admin/keys/x"), 405, "method_not_allowed")
@@ -332,8 +353,8 @@ def test_unknown_paths_and_methods(harness: Harness) -> None:
     harness.run(body)
 
 
-def test_a_store_that_is_gone_is_503_and_says_nothing_of_files(harness: Harness) -> None:
-    async def body(plane: Plane) -> None:
+def test_a_store_that_is_gone_is_503_and_says_nothing_of_files(harness, error):
+    async def body(plane):
         await plane.store.close()
         for call in (
             plane.client.get("/admin/keys"),
@@ -349,8 +370,8 @@ def test_a_store_that_is_gone_is_503_and_says_nothing_of_files(harness: Harness)
     harness.run(body)
 
 
-def test_a_write_that_was_committed_is_reported_even_if_the_reload_fails(harness: Harness) -> None:
-    async def body(plane: Plane) -> None:
+def test_a_write_that_was_committed_is_reported_even_if_the_reload_fails(harness):
+    async def body(plane):
         plane.seen["fault"] = StoreUnavailable("gone")
         made = await plane.client.post("/admin/keys", json={"name": "app1"})
         assert made.status_code == 201
@@ -359,8 +380,8 @@ def test_a_write_that_was_committed_is_reported_even_if_the_reload_fails(harness
     harness.run(body)
 
 
-def test_an_unexpected_failure_says_nothing(harness: Harness) -> None:
-    async def body(plane: Plane) -> None:
+def test_an_unexpected_failure_says_nothing(harness, error):
+    async def body(plane):
         plane.seen["fault"] = RuntimeError(CANARY)
         failed = await plane.client.post("/admin/keys", json={"name": "app1"})
         error(failed, 500, "internal_error")
@@ -369,8 +390,8 @@ def test_an_unexpected_failure_says_nothing(harness: Harness) -> None:
     harness.run(body)
 
 
-def test_the_store_and_its_audit_never_hold_a_key(harness: Harness, tmp_path: Path) -> None:
-    async def body(plane: Plane) -> str:
+def test_the_store_and_its_audit_never_hold_a_key(harness, tmp_path: Path):
+    async def body(plane) -> str:
         return str((await plane.client.post("/admin/keys", json={"name": "app1"})).json()["key"])
 
     key = harness.run(body)
@@ -380,10 +401,10 @@ def test_the_store_and_its_audit_never_hold_a_key(harness: Harness, tmp_path: Pa
         assert json.dumps(secret).encode() not in file.read_bytes()
 
 
-def test_no_telemetry_of_the_framework(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_telemetry_of_the_framework(harness, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FASTAPI_OTEL_AUTO_CONFIGURE", "true")
 
-    async def body(plane: Plane) -> None:
+    async def body(plane):
         assert (await plane.client.get("/healthz")).is_success
 
     harness.run(body)

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import httpx
 import orjson
@@ -48,6 +49,9 @@ def row(**fields: object) -> dict[str, object]:
             {"data": [row(id=f"m{number}") for number in range(1000)]},
             Observation(True, tuple(f"m{n}" for n in range(256))),
         ),
+        ({"data": [row(owned_by="vllm"), row(id="n", owned_by="x")]}, Observation(True, ("m", "n"), engine="vllm")),
+        ({"data": [row(owned_by=["vllm"])]}, Observation(True, ("m",))),
+        ({"data": [row(owned_by="a\nb")]}, Observation(True, ("m",))),
         ({"data": {"id": "m"}}, GONE),
         ({"data": None}, GONE),
         ({}, GONE),
@@ -61,12 +65,18 @@ def test_a_list_of_models_is_read_with_distrust(answer, wanted):
     assert read_models(answer) == wanted
 
 
-def engine(health: list[Step], models: list[Step]) -> Callable[[Asked], list[Step]]:
-    return lambda asked: health if asked.head.startswith(b"GET /health ") else models
+NO_VERSION: list[Step] = [ok(b"{}").replace(b"200 OK", b"404 No")]
 
 
-async def look(health: list[Step], models: list[Step], patience: float = 3.0) -> Observation:
-    async with ScriptedServer(engine(health, models)) as server, new_client() as client:
+def engine(health: list[Step], models: list[Step], version: list[Step] = NO_VERSION) -> Callable[[Asked], list[Step]]:
+    answers = {b"/health": health, b"/v1/models": models, b"/version": version}
+    return lambda asked: answers[asked.head.split(b" ")[1]]
+
+
+async def look(
+    health: list[Step], models: list[Step], patience: float = 3.0, version: list[Step] = NO_VERSION
+) -> Observation:
+    async with ScriptedServer(engine(health, models, version)) as server, new_client() as client:
         seen = await probe(client, f"http://127.0.0.1:{server.port}", patience)
         assert all(asked.head.count(b"accept-encoding: identity") for asked in server.asked)
         return seen
@@ -104,6 +114,39 @@ def test_a_probe_sees_only_a_sound_engine_as_sound(health, models, wanted):
 
 
 @pytest.mark.parametrize(
+    ("answer", "version"),
+    [
+        ([ok(b'{"version":"0.32.0"}')], "0.32.0"),
+        (NO_VERSION, None),
+        ([ok(b"")], None),
+        ([ok(b"<html>")], None),
+        ([ok(b"null")], None),
+        ([ok(b'["0.32.0"]')], None),
+        ([ok(b'{"version":32}')], None),
+        ([ok(b'{"version":"0.1\\u001b[31m"}')], None),
+        ([ok(b'{"version":"%b"}' % (b"1" * 300))], None),
+    ],
+)
+def test_a_version_is_read_with_distrust(answer, version):
+    assert asyncio.run(look([ok(b"")], [ok(MODELS)], version=answer)) == replace(FINE, version=version)
+
+
+def test_an_engine_whose_version_never_comes_is_gone():
+    assert asyncio.run(look([ok(b"")], [ok(MODELS)], patience=0.2, version=[Act.HANG])) == GONE
+
+
+def test_the_version_is_asked_for_with_the_models_and_not_with_health_alone():
+    async def body() -> list[bytes]:
+        async with ScriptedServer(engine([ok(b"")], [ok(MODELS)])) as server, new_client() as client:
+            url = f"http://127.0.0.1:{server.port}"
+            seen = await probe(client, url)
+            assert await probe(client, url, known=seen) is seen
+            return [asked.head.split(b" ")[1] for asked in server.asked]
+
+    assert asyncio.run(body()) == [b"/health", b"/v1/models", b"/version", b"/health"]
+
+
+@pytest.mark.parametrize(
     ("health", "models"),
     [([Act.HANG], [ok(MODELS)]), ([ok(b"")], [Act.HANG]), (LATER, [ok(MODELS)]), ([ok(b"")], LATER)],
     ids=["health hangs", "models hang", "health drips", "models drip"],
@@ -131,7 +174,7 @@ def test_each_look_is_a_connection_of_its_own():
                 assert await probe(client, f"http://127.0.0.1:{server.port}") == FINE
             return server.accepted
 
-    assert asyncio.run(body()) == 4
+    assert asyncio.run(body()) == 6
 
 
 def test_the_client_of_probes_goes_nowhere_but_where_it_is_sent(monkeypatch):

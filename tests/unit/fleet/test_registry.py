@@ -11,20 +11,20 @@ from gateway.errors import EngineReset, EngineUnreachable
 from gateway.fleet.registry import Registry
 from gateway.fleet.replica import Observation, State
 from gateway.model import EngineSpec
+from gateway.policy.engines import Floor
 from gateway.wire.answer import UpstreamLimits
 from gateway.wire.deadline import Sweeper
 
 GONE = Observation(healthy=False)
 
 
-def with_registry(body, *, urls=("http://127.0.0.1:1", "http://127.0.0.1:2"), changes=None):
+def with_registry(body, *, urls=("http://127.0.0.1:1", "http://127.0.0.1:2"), changes=None, floors=None):
     async def main():
         loop = asyncio.get_running_loop()
         sweeper = Sweeper(loop)
         told = changes.append if changes is not None else lambda _: None
-        registry = Registry(
-            loop, sweeper, [EngineSpec(url) for url in urls], UpstreamLimits(connect=0.2), lambda: told(None)
-        )
+        specs = [EngineSpec(url) for url in urls]
+        registry = Registry(loop, sweeper, specs, UpstreamLimits(connect=0.2), lambda: told(None), floors=floors or {})
         try:
             await body(registry)
         finally:
@@ -52,6 +52,52 @@ def test_only_ready_replicas_are_offered_and_only_for_what_they_serve():
         one.observe(GONE)
         assert list(registry.ready("b")) == [two]
         assert registry.served_models() == ["b"]
+
+    with_registry(body)
+
+
+def test_the_shortest_context_of_the_ready_replicas_counts():
+    async def body(registry):
+        one, two = registry.replicas
+        assert registry.max_model_len("a") is None
+        one.observe(Observation(True, ("a", "b"), 4096))
+        two.observe(Observation(True, ("a", "c"), 2048))
+        assert [registry.max_model_len(model) for model in "abcd"] == [2048, 4096, 2048, None]
+        two.observe(GONE)
+        assert [registry.max_model_len(model) for model in "abc"] == [4096, 4096, None]
+        one.observe(Observation(True, ("a",)))
+        assert registry.max_model_len("a") is None
+        two.observe(Observation(True, ("a",), 1024))
+        assert registry.max_model_len("a") == 1024
+
+    with_registry(body)
+
+
+def test_an_engine_below_the_floor_gets_no_traffic_until_it_is_newer():
+    async def body(registry):
+        one, _ = registry.replicas
+        for version, state in (("0.10.1", State.FOUND), ("0.23.1", State.READY), ("0.9.0", State.EJECTED)):
+            one.observe(Observation(True, ("a",), 4096, version, "vllm"))
+            assert one.life.state is state
+            assert bool(registry.ready("a")) is (state is State.READY)
+            assert ("is older than 0.23.1" in one.life.reason) is (state is not State.READY)
+
+    with_registry(body, floors={"vllm": Floor("0.23.1", refuse=True)})
+
+
+def test_other_floors_hold_from_the_next_look_on():
+    async def body(registry):
+        one, _ = registry.replicas
+        old = Observation(True, ("a",), 4096, "0.10.1", "vllm")
+        one.observe(old)
+        assert one.life.state is State.READY
+        registry.adopt({"vllm": Floor("0.23.1", refuse=True)})
+        assert one.life.state is State.READY
+        one.observe(old)
+        assert one.life.state is State.EJECTED
+        registry.adopt({})
+        one.observe(old)
+        assert (one.life.state, one.life.reason) == (State.READY, "")
 
     with_registry(body)
 

@@ -12,6 +12,7 @@ from gateway.errors import EngineReset, EngineTimeout, EngineUnreachable
 from gateway.fleet.registry import Registry, Replica
 from gateway.fleet.replica import TRANSITIONS, Life, Observation, Sign, State, advance
 from gateway.model import EngineSpec
+from gateway.policy.engines import Verdict
 from gateway.wire.deadline import Sweeper
 from gateway.wire.upstream import UpstreamLimits
 
@@ -45,6 +46,21 @@ def test_each_step_of_a_life(state, name):
     after = advance(Life(state, BETTER), SEEN[name])
     assert after.state is WANTED[state, name]
     assert after.seen == (GOOD if name == "good" else BETTER)
+
+
+@pytest.mark.parametrize(
+    ("state", "after"),
+    [(State.FOUND, State.FOUND), (State.READY, State.EJECTED), (State.EJECTED, State.EJECTED)],
+)
+def test_an_engine_that_policy_refuses_is_never_ready_and_says_why(state, after):
+    life = advance(Life(state, BETTER), GOOD, Verdict(True, "too old"))
+    assert life == Life(after, BETTER, "too old")
+    assert advance(life, GONE) == Life(after, BETTER, "too old")  # nothing new is known of it
+    assert advance(life, GOOD) == Life(State.READY, GOOD)
+
+
+def test_an_engine_that_policy_warns_of_serves():
+    assert advance(Life(), GOOD, Verdict(False, "old")) == Life(State.READY, GOOD, "old")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,10 +12,10 @@ import pytest
 
 from gateway.errors import Unavailable
 from gateway.identity.keyring import MISS, KeyRing
-from gateway.identity.keys import digest, new_key
-from gateway.model import Principal
+from gateway.identity.keys import Digester, digest, new_key
+from gateway.model import Limits, Principal
 from gateway.secret import Secret
-from gateway.stores.interfaces import KeyRecord, StoreUnavailable, Versions
+from gateway.stores.interfaces import AuditEntry, FoundKey, KeyRecord, KeySecret, StoreUnavailable, Versions
 
 PEPPER = Secret("p" * 43)
 OLD_PEPPER = Secret("o" * 43)
@@ -35,18 +35,30 @@ class Clock:
 class Store:
     """A key source whose reads can be counted, held up and made to fail."""
 
-    keys: dict[bytes, KeyRecord] = field(default_factory=dict)
+    keys: dict[bytes, FoundKey] = field(default_factory=dict)
+    lines: list[AuditEntry] = field(default_factory=list)
     version: int = 0
     reads: int = 0
     fault: Exception | None = None
     gate: asyncio.Event | None = None
+    audit_gate: asyncio.Event | None = None
 
     async def versions(self) -> Versions:
         if self.fault:
             raise self.fault
         return Versions(keys=self.version, aliases=0)
 
-    async def find_key(self, digest: bytes) -> KeyRecord | None:
+    async def audit(self, *, after: int, limit: int) -> list[AuditEntry]:
+        found = [line for line in self.lines if line.number > after][:limit]
+        gate, self.audit_gate = self.audit_gate, None
+        if gate:
+            await gate.wait()
+        return found
+
+    async def audit_head(self) -> tuple[int, bytes]:
+        return len(self.lines), b""
+
+    async def find_key(self, digest: bytes) -> FoundKey | None:
         self.reads += 1
         found = self.keys.get(digest)
         if self.gate:
@@ -57,14 +69,22 @@ class Store:
 
     def add(self, number: int, pepper: Secret = PEPPER, **more: Any) -> str:
         made = new_key("live", random.Random(number))
-        record = KeyRecord(made.id, f"app{number}", "t1", ("user",), ("chat-*",), 0.0, **more)
-        self.keys[digest(pepper.reveal().encode(), made.text.reveal())] = record
-        self.version += 1
+        secret = KeySecret(0.0)
+        record = KeyRecord(made.id, f"app{number}", "t1", ("user",), ("chat-*",), 0.0, secrets=(secret,), **more)
+        self.keys[digest(pepper.reveal().encode(), made.text.reveal())] = FoundKey(record, secret)
+        self.tell("key.create", made.id)
         return made.text.reveal()
 
-    def revoke_all(self) -> None:
-        self.keys = {mark: replace(record, revoked_at=1.0) for mark, record in self.keys.items()}
-        self.version += 1
+    def revoke(self, number: int) -> None:
+        key_id = new_key("live", random.Random(number)).id
+        for mark, found in self.keys.items():
+            if found.key.id == key_id:
+                self.keys[mark] = replace(found, key=replace(found.key, revoked_at=1.0))
+        self.tell("key.revoke", key_id)
+
+    def tell(self, verb: str, subject: str) -> None:
+        self.lines.append(AuditEntry(len(self.lines) + 1, 0.0, "ann", verb, subject, "{}", b"", b""))
+        self.version += verb.startswith("key.")
 
 
 @dataclass
@@ -170,7 +190,7 @@ def test_a_revocation_is_seen_at_the_next_refresh(bench: Bench) -> None:
         ring = bench.ring()
         await ring.refresh()
         await ring.fetch(text)
-        bench.store.revoke_all()
+        bench.store.revoke(1)
         await ring.refresh()
         assert ring.lookup(text) is MISS
         assert await ring.fetch(text) is None
@@ -200,7 +220,7 @@ def test_a_read_overtaken_by_a_revocation_is_not_kept(bench: Bench) -> None:
         reading = asyncio.create_task(ring.fetch(text))
         while not bench.store.reads:
             await asyncio.sleep(0)
-        bench.store.revoke_all()
+        bench.store.revoke(1)
         await ring.refresh()
         bench.store.gate.set()
         await reading
@@ -343,3 +363,180 @@ def test_reads_under_way_are_bounded_and_end_with_the_ring(bench: Bench) -> None
 def test_a_ring_needs_a_pepper(bench: Bench) -> None:
     with pytest.raises(ValueError, match="pepper"):
         KeyRing(bench.store, {})
+
+
+def test_the_limits_of_a_key_and_the_end_of_the_secret_go_with_the_principal(bench: Bench) -> None:
+    async def body() -> None:
+        limits = Limits(requests_per_minute=60)
+        text = bench.store.add(1, limits=limits, expires_at=5_000.0)
+        mark = digest(PEPPER.reveal().encode(), text)
+        bench.store.keys[mark] = replace(bench.store.keys[mark], secret=KeySecret(0.0, 1_010.0))
+        ring = bench.ring()
+        await ring.refresh()
+        principal = await ring.fetch(text)
+        assert principal is not None
+        assert (principal.limits, principal.expires_at) == (limits, 1_010.0)
+        bench.wall.now = 1_010.0
+        assert ring.lookup(text) is None
+        assert await ring.fetch(text) is None
+
+    run(body())
+
+
+def cached(ring: KeyRing, texts: list[str]) -> list[bool]:
+    return [isinstance(ring.lookup(text), Principal) for text in texts]
+
+
+def test_a_write_drops_only_the_keys_that_it_changed(bench: Bench) -> None:
+    async def body() -> None:
+        texts = [bench.store.add(number) for number in range(3)]
+        ring = bench.ring()
+        await ring.refresh()
+        for text in texts:
+            await ring.fetch(text)
+        epoch = ring.epoch
+        bench.store.tell("alias.set", "chat")
+        bench.store.revoke(1)
+        bench.store.tell("fleet.drain", "r0")
+        await ring.refresh()
+        assert cached(ring, texts) == [True, False, True]
+        assert ring.epoch != epoch
+        bench.store.revoke(2)
+        bench.store.add(9)
+        await ring.refresh()
+        assert cached(ring, texts) == [True, False, False]
+        bench.store.version += 1
+        await ring.refresh()
+        assert cached(ring, texts) == [False, False, False]
+
+    run(body())
+
+
+def too_many_lines(store: Store) -> None:
+    for _ in range(1_000):
+        store.tell("alias.set", "chat")
+    store.revoke(1)
+
+
+def too_many_lines_that_look_like_writes(store: Store) -> None:
+    for _ in range(1_000):
+        store.tell("key.looked_at", "x")
+    store.version -= 1_000
+    store.revoke(1)
+
+
+def lines_are_gone(store: Store) -> None:
+    store.version += 1
+
+
+def part_of_the_lines_is_gone(store: Store) -> None:
+    store.revoke(2)
+    store.version += 1
+
+
+def an_older_copy_came_back(store: Store) -> None:
+    store.lines = store.lines[:1]
+    store.version -= 1
+
+
+@pytest.mark.parametrize(
+    "happening",
+    [
+        too_many_lines,
+        too_many_lines_that_look_like_writes,
+        lines_are_gone,
+        part_of_the_lines_is_gone,
+        an_older_copy_came_back,
+    ],
+)
+def test_when_the_trail_does_not_account_for_every_write_all_is_dropped(
+    bench: Bench, happening: Callable[[Store], None]
+) -> None:
+    async def body() -> None:
+        texts = [bench.store.add(number) for number in range(3)]
+        ring = bench.ring()
+        await ring.refresh()
+        for text in texts:
+            await ring.fetch(text)
+        happening(bench.store)
+        await ring.refresh()
+        assert cached(ring, texts) == [False, False, False]
+        for text in texts:
+            await ring.fetch(text)
+        bench.store.revoke(0)
+        await ring.refresh()
+        assert not cached(ring, texts)[0]
+        assert cached(ring, texts)[2] == bench.store.keys[digest(PEPPER.reveal().encode(), texts[2])].live(1_000.0)
+
+    run(body())
+
+
+def test_every_refused_key_costs_the_same_hashes_and_reads(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+    plain = Digester.__call__
+    monkeypatch.setattr(Digester, "__call__", lambda self, text: hashed.append(text) or plain(self, text))
+
+    async def body() -> None:
+        old, new = bench.store.add(1, OLD_PEPPER), bench.store.add(2)
+        bench.store.revoke(1)
+        bench.store.revoke(2)
+        unknown = new_key("live", random.Random(3)).text.reveal()
+        ring = bench.ring({1: OLD_PEPPER, 2: PEPPER})
+        await ring.refresh()
+        costs = set()
+        for text in (old, new, unknown):
+            hashed.clear()
+            reads = bench.store.reads
+            assert ring.lookup(text) is MISS
+            assert await ring.fetch(text) is None
+            first = len(hashed), bench.store.reads - reads
+            assert ring.lookup(text) is None
+            costs.add((*first, len(hashed)))
+        assert costs == {(4, 2, 6)}
+
+    run(body())
+
+
+def test_a_key_that_ends_in_the_cache_costs_what_an_unknown_one_costs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[str] = []
+    plain = Digester.__call__
+
+    async def body() -> None:
+        text = bench.store.add(1, expires_at=1_010.0)
+        ring = bench.ring({1: OLD_PEPPER, 2: PEPPER})
+        await ring.refresh()
+        await ring.fetch(text)
+        monkeypatch.setattr(Digester, "__call__", lambda self, text: hashed.append(text) or plain(self, text))
+        bench.wall.now = 1_010.0
+        reads = bench.store.reads
+        for _ in range(2):
+            hashed.clear()
+            assert ring.lookup(text) is None
+            assert len(hashed) == 2
+        assert bench.store.reads == reads
+
+    run(body())
+
+
+def test_refreshes_at_the_same_time_follow_each_other(bench: Bench) -> None:
+    async def body() -> None:
+        texts = [bench.store.add(number) for number in range(3)]
+        ring = bench.ring()
+        await ring.refresh()
+        for text in texts:
+            await ring.fetch(text)
+        held = bench.store.audit_gate = asyncio.Event()
+        bench.store.revoke(0)
+        first = asyncio.create_task(ring.refresh())
+        while bench.store.audit_gate:
+            await asyncio.sleep(0)
+        bench.store.revoke(1)
+        second = asyncio.create_task(ring.refresh())
+        await asyncio.sleep(0)
+        held.set()
+        await asyncio.gather(first, second)
+        assert cached(ring, texts) == [False, False, True]
+
+    run(body())

@@ -25,6 +25,20 @@ def test_an_environment_that_would_break_the_shape_is_refused(env: str) -> None:
         new_key(env, random.Random(7))
 
 
+def test_another_secret_for_a_key_keeps_its_id() -> None:
+    first = new_key("live", random.Random(7))
+    second = new_key("live", random.Random(8), first.id)
+    assert second.id == first.id == second.text.reveal().split("_")[2]
+    assert well_formed(second.text.reveal())
+    assert second.text != first.text
+
+
+@pytest.mark.parametrize("key_id", ["", "short", "AAAAAAA_", "AAAAAAA\n", "AAAAAAAé", "A" * 9])
+def test_an_id_that_would_break_the_shape_is_refused(key_id: str) -> None:
+    with pytest.raises(ValueError, match="id"):
+        new_key("live", random.Random(7), key_id)
+
+
 def test_the_checksum_is_crc32_in_base_62() -> None:
     body = b"gw_live_AAAAAAAA_" + b"x" * 43
     number = 0

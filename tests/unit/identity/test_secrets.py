@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.identity.secrets import SecretFault, load_secrets, read_secret, tenant_salt
+from gateway.identity.secrets import SecretFault, find_peppers, load_secrets, read_secret, tenant_salt
 from gateway.secret import Secret
 
 LONG = "s3cret-" * 6
@@ -41,6 +41,34 @@ def test_the_environment_gives_values_or_files(tmp_path: Path) -> None:
     assert secrets.salt.reveal() == LONG + "file"
     assert secrets.admin_token.reveal() == LONG + "token"
     assert not (tmp_path / "state").exists()
+
+
+def test_every_version_of_the_pepper_is_found_and_the_highest_is_for_new_keys(tmp_path: Path) -> None:
+    first = load_secrets(tmp_path, {}, RANDOM)
+    assert (dict(first.peppers), first.pepper_version) == ({1: first.pepper}, 1)
+    for name in ("pepper-3", "pepper-10", "pepper-1", "given"):
+        (tmp_path / name).write_text(LONG + name)
+        (tmp_path / name).chmod(0o600)
+    env = {"GATEWAY_PEPPER_2": LONG + "two", "GATEWAY_PEPPER_9_FILE": str(tmp_path / "given")}
+    held = load_secrets(tmp_path, env, RANDOM)
+    expected = {1: first.pepper, 2: Secret(LONG + "two"), 3: Secret(LONG + "pepper-3"), 9: Secret(LONG + "given")}
+    assert held.peppers == expected == find_peppers(tmp_path, env)
+    assert (held.pepper, held.pepper_version) == (expected[9], 9)
+    assert load_secrets(tmp_path, env | {"GATEWAY_PEPPER_3": LONG}, RANDOM).peppers[3] == Secret(LONG)
+
+
+def test_a_first_pepper_is_made_only_where_there_is_none(tmp_path: Path) -> None:
+    assert find_peppers(tmp_path, {}) == {}
+    held = load_secrets(tmp_path, {"GATEWAY_PEPPER_2": LONG}, RANDOM)
+    assert (dict(held.peppers), held.pepper_version) == ({2: Secret(LONG)}, 2)
+    assert not (tmp_path / "pepper").exists()
+
+
+def test_a_fault_of_a_further_pepper_is_named(tmp_path: Path) -> None:
+    assert "GATEWAY_PEPPER_2 holds 5 characters" in fault({"GATEWAY_PEPPER_2": "shrt5"}, tmp_path)
+    (tmp_path / "pepper-4").write_text(LONG)
+    (tmp_path / "pepper-4").chmod(0o644)
+    assert "mode 0644" in fault({}, tmp_path)
 
 
 def fault(env: dict[str, str], folder: Path) -> str:

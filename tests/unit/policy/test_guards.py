@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from importlib import resources
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from gateway.errors import Refusal
 from gateway.model import Endpoint
 from gateway.policy.document import PolicyFault
+from gateway.policy.engines import Floor
 from gateway.policy.guards import Guards, load_guards, parse_guards
 
 TEXT = resources.files("policies").joinpath("guards.yaml").read_text(encoding="utf-8")
@@ -45,6 +47,9 @@ def test_the_default_file_is_valid_and_says_what_the_design_says() -> None:
     assert (GUARDS.header_bytes, GUARDS.header_count) == (32 << 10, 64)
     assert (GUARDS.depth, GUARDS.isolation) == (16, "tenant")
     assert len(GUARDS.endpoints) == 14
+    assert GUARDS.schemas_per_hour == 200
+    assert GUARDS.floors == {"vllm": Floor("0.23.1", refuse=True)}
+    assert GUARDS.mask("general") is None
 
 
 def test_load_names_the_file(tmp_path: Path) -> None:
@@ -176,7 +181,8 @@ def test_an_answer_may_be_sent_back_as_it_came() -> None:
     assert refusal(Endpoint.CHAT, {"model": "m", "messages": [CHAT["messages"][0], empty]}) is None
 
 
-PIXEL = "data:image/png;base64,iVBORw0KGgo="
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\1\0\0\0\1\x08\0\0\0\0crc4\0\0\0\0IDATcrc4").decode()
+PIXEL = f"data:image/png;base64,{PNG}"
 
 
 def image(url: Any, **more: Any) -> dict[str, Any]:
@@ -215,6 +221,21 @@ def test_media_is_off_by_default_and_data_when_switched_on() -> None:
 )
 def test_only_images_as_data(url: Any) -> None:
     assert said(image(url), guards=MEDIA) is not None
+
+
+def test_an_image_declares_its_size_and_is_what_it_says() -> None:
+    small = parse_guards(TEXT.replace("images: none ", "images: data ").replace("pixels: 16000000", "pixels: 1"), "x")
+    wide = base64.b64encode(base64.b64decode(PNG).replace(b"IHDR\0\0\0\1", b"IHDR\0\0\0\2")).decode()
+    fault = "must be an image of its media type, not animated, of at most 1 pixels."
+    assert said(image(PIXEL), guards=small) is None
+    for url in (f"data:image/png;base64,{wide}", f"data:image/jpeg;base64,{PNG}", "data:image/png;base64,AAAA"):
+        assert said(image(url), guards=small) == ("messages", f"messages[0].content[0].image_url.url {fault}")
+    source = {"type": "base64", "media_type": "image/webp", "data": PNG}
+    block = {"role": "user", "content": [{"type": "image", "source": source}]}
+    assert refusal(Endpoint.MESSAGES, MESSAGES | {"messages": [block]}, small) == (
+        "messages",
+        f"messages[0].content[0].source.data {fault}",
+    )
 
 
 @pytest.mark.parametrize(
@@ -423,7 +444,7 @@ def test_anthropic_refuses(members: dict[str, Any], param: str) -> None:
 
 
 def test_anthropic_images_within_tool_results_count() -> None:
-    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
     result = {"type": "tool_result", "tool_use_id": "t", "content": [block] * 3}
     assert refusal(Endpoint.MESSAGES, MESSAGES | {"messages": [{"role": "user", "content": [result]}]}, MEDIA) is None
     over = MESSAGES | {"messages": [{"role": "user", "content": [result, block, block]}]}
@@ -470,6 +491,10 @@ endpoints:
       m: {is: integer, max: 1, colour: red}
       t: {is: text, action: forward}
   models: {}
+aliases:
+  - {match: [a], forbid: [nonsense]}
+  - {match: [], n: 0}
+engines: {vllm: {minimum: 0.23, below: ignore}, sglang: {}}
 """
     with pytest.raises(PolicyFault) as caught:
         parse_guards(broken, "x.yaml")
@@ -489,6 +514,12 @@ endpoints:
         "x.yaml:16: endpoints.chat.fields.t: expected action",
         "x.yaml:17: endpoints.models: not known",
         "endpoints: expected completions",
+        "x.yaml:19: aliases[0].forbid: expected members that an endpoint lets pass; nonsense is not among them",
+        "x.yaml:20: aliases[1].match: expected a list of names",
+        "x.yaml:20: aliases[1].n: expected a whole number",
+        "x.yaml:21: engines.vllm.minimum: expected a version in quotes",
+        "x.yaml:21: engines.vllm.below: expected one of refuse, warn",
+        "x.yaml:21: engines.sglang: not known",
     ):
         assert line in report
 

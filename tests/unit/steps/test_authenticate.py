@@ -9,7 +9,7 @@ import pytest
 from gateway.errors import Refusal, Unavailable
 from gateway.identity.keyring import MISS
 from gateway.model import Principal
-from gateway.steps.authenticate import authenticate, credential
+from gateway.steps.authenticate import authenticate, credential, source_of
 
 PRINCIPAL = Principal("key-1", "acme")
 KEY = "gw_live_0123456789"
@@ -35,9 +35,23 @@ class FakeKeys:
         return self.stored
 
 
-def _call(keys, **head):
+class FakeFailures:
+    """Counts, and blocks the sources given."""
+
+    def __init__(self, *blocked: str) -> None:
+        self.sources = blocked
+        self.counted: list[str] = []
+
+    def blocked(self, source):
+        return 7 if source in self.sources else None
+
+    def failed(self, source):
+        self.counted.append(source)
+
+
+def _call(keys, failures=None, hops=0, **head):
     names = {name.replace("_", "-").encode(): value for name, value in head.items()}
-    return asyncio.run(authenticate(names, keys))
+    return asyncio.run(authenticate(names, keys, failures or FakeFailures(), "10.0.0.9", hops))
 
 
 @pytest.mark.parametrize(
@@ -78,8 +92,8 @@ MALFORMED = [
     {"authorization": b"Basic " + KEY.encode()},
     {"authorization": b"Bearer\t" + KEY.encode()},
     {"x_api_key": b""},
-    {"x_api_key": b"x" * 257},
-    {"authorization": b"Bearer " + b"x" * 257},
+    {"x_api_key": b"x" * 8193},
+    {"authorization": b"Bearer " + b"x" * 8193},
 ]
 NO_GOOD = [*MALFORMED, {"authorization": b"Bearer " + KEY.encode()}, {"x_api_key": "schlüssel".encode()}]
 
@@ -102,8 +116,65 @@ def test_what_cannot_be_a_key_is_not_looked_up(head):
     assert keys.looked_up == []
 
 
-def test_the_longest_credential_is_256_bytes():
-    assert credential({b"x-api-key": b"x" * 256}) == "x" * 256
+def test_the_longest_credential_is_8_kib():
+    assert credential({b"x-api-key": b"x" * 8192}) == "x" * 8192
+
+
+def test_a_credential_that_is_no_good_counts_against_its_source_and_a_good_one_does_not():
+    failures = FakeFailures()
+    for cached in (None, MISS):
+        with pytest.raises(Refusal):
+            _call(FakeKeys(cached=cached), failures, x_api_key=KEY.encode())
+    assert failures.counted == ["10.0.0.9"] * 2
+    _call(FakeKeys(cached=PRINCIPAL), failures, x_api_key=KEY.encode())
+    _call(FakeKeys(cached=MISS, stored=PRINCIPAL), failures, x_api_key=KEY.encode())
+    assert failures.counted == ["10.0.0.9"] * 2
+
+
+def test_a_blocked_source_learns_nothing_and_costs_no_look_at_the_store():
+    keys = FakeKeys(cached=MISS, stored=PRINCIPAL)
+    with pytest.raises(Refusal) as refused:
+        _call(keys, FakeFailures("10.0.0.9"), x_api_key=KEY.encode())
+    assert (refused.value.spec.status, refused.value.retry_after) == (429, 7)
+    assert keys.fetched == []
+
+
+def test_a_known_credential_is_not_held_up_by_others_who_fail_from_its_address():
+    assert _call(FakeKeys(cached=PRINCIPAL), FakeFailures("10.0.0.9"), x_api_key=KEY.encode()) is PRINCIPAL
+
+
+def test_a_store_that_cannot_be_asked_is_no_failure_of_the_source():
+    failures = FakeFailures()
+    with pytest.raises(Unavailable):
+        _call(FakeKeys(cached=MISS, stored=Unavailable("store_unavailable")), failures, x_api_key=KEY.encode())
+    assert failures.counted == []
+
+
+@pytest.mark.parametrize(
+    ("hops", "forwarded", "source"),
+    [
+        (0, b"203.0.113.7", "10.0.0.9"),
+        (1, b"203.0.113.7", "203.0.113.7"),
+        (1, b"198.51.100.1, 203.0.113.7", "203.0.113.7"),
+        (2, b"198.51.100.1, 203.0.113.7", "198.51.100.1"),
+        (2, b"203.0.113.7", "10.0.0.9"),
+        (1, b"", "10.0.0.9"),
+        (1, b"unknown", "10.0.0.9"),
+        (1, b"203.0.113.7:1234", "10.0.0.9"),
+        (1, b"\xff\xfe", "10.0.0.9"),
+        (1, b"2001:DB8::1", "2001:db8::1"),
+    ],
+)
+def test_only_what_trusted_proxies_appended_says_where_a_request_comes_from(hops, forwarded, source):
+    assert source_of("10.0.0.9", {b"x-forwarded-for": forwarded}, hops) == source
+    failures = FakeFailures()
+    with pytest.raises(Refusal):
+        _call(FakeKeys(cached=None), failures, hops, x_api_key=KEY.encode(), x_forwarded_for=forwarded)
+    assert failures.counted == [source]
+
+
+def test_without_the_header_the_peer_is_the_source():
+    assert source_of("10.0.0.9", {}, 3) == "10.0.0.9"
 
 
 def test_two_credentials_are_refused_whatever_they_hold():

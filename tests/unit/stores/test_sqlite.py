@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import hashlib
 import os
 import resource
 import sqlite3
@@ -18,10 +18,16 @@ from typing import Any
 import pytest
 
 from gateway.model import Target
-from gateway.stores.interfaces import KeyRecord, StoreUnavailable
+from gateway.stores import audit_queries
+from gateway.stores.chain import first_break
+from gateway.stores.interfaces import FoundKey, KeyRecord, KeySecret, StoreUnavailable, Versions
+from gateway.stores.schema import APPLICATION_ID, MIGRATIONS
 from gateway.stores.sqlite import SqliteStore
 
 NOBODY = 65_534
+TABLES = {"counters", "keys", "key_secrets", "revisions", "aliases", "audit", "audit_head", "pepper_marks"}
+FIRST_STEP = "62562b37b1ece0c73debecef08edc45986a7cc8281519df2b50c5cc9ae0c103d"
+"""SHA-256 of the first step of the schema."""
 
 
 def run(path: Path, body: Callable[[SqliteStore], Awaitable[Any]], **options: float) -> Any:
@@ -82,42 +88,185 @@ def test_the_file_is_as_documented(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     run(path, write)
     assert query(path, "PRAGMA journal_mode") == [("wal",)]
-    assert query(path, "PRAGMA user_version") == [(1,)]
+    assert query(path, "PRAGMA user_version") == [(len(MIGRATIONS),)]
     tables = query(path, "SELECT name, strict FROM pragma_table_list WHERE schema = 'main' AND name NOT LIKE 'sqlite%'")
     assert {strict for _, strict in tables} == {1}
-    assert {name for name, _ in tables} == {"counters", "keys", "revisions", "aliases", "audit"}
+    assert {name for name, _ in tables} == TABLES
 
 
-def test_every_write_leaves_an_audit_row_without_secrets(tmp_path: Path) -> None:
-    path = tmp_path / "state.db"
-
-    async def body(store: SqliteStore) -> None:
-        record = KeyRecord("AAAAAAAA", "app", "t1", ("user",), ("*",), 100.0, expires_at=200.0)
-        await store.add_key(b"\xab\xcd" * 16, record, author="ann")
-        await write(store)
-        await store.revoke_key("app", at=150.0, author="bob")
-        await store.revoke_key("app", at=151.0, author="bob")
-
-    run(path, body)
-    rows = query(path, "SELECT at, author, verb, subject, detail FROM audit ORDER BY id")
-    assert [row[:4] for row in rows] == [
-        (100.0, "ann", "key.create", "AAAAAAAA"),
-        (1.0, "ann", "alias.set", "chat"),
-        (150.0, "bob", "key.revoke", "AAAAAAAA"),
-    ]
-    assert [json.loads(row[4]) for row in rows] == [
-        {"name": "app", "tenant": "t1", "roles": ["user"], "aliases": ["*"], "expires_at": 200.0},
-        {"revision": 1, "from": 0, "targets": [["m", 1]], "note": "why", "source": "api"},
-        {"name": "app"},
-    ]
-
-
-@pytest.mark.parametrize("sql", ["DELETE FROM audit", "UPDATE audit SET author = 'nobody'"])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DELETE FROM audit",
+        "UPDATE audit SET author = 'nobody'",
+        "REPLACE INTO audit SELECT number, at, 'nobody', verb, subject, detail, previous, hash FROM audit",
+        "INSERT INTO audit SELECT 9, at, author, verb, subject, detail, hash, hash FROM audit",
+        "INSERT INTO audit SELECT 2, at, author, verb, subject, detail, previous, hash FROM audit",
+        "DELETE FROM audit_head",
+        "UPDATE audit_head SET hash = zeroblob(32)",
+        "UPDATE audit_head SET number = 0",
+    ],
+)
 def test_the_audit_trail_cannot_be_edited(tmp_path: Path, sql: str) -> None:
     path = tmp_path / "state.db"
     run(path, write)
+    before = query(path, "SELECT * FROM audit, audit_head")
     with pytest.raises(sqlite3.IntegrityError, match="append-only"):
         query(path, sql)
+    assert query(path, "SELECT * FROM audit, audit_head") == before
+
+
+def test_of_two_first_marks_of_a_pepper_the_one_written_first_stays(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+
+    async def body(store: SqliteStore) -> None:
+        await store.pepper_mark(1, b"first")
+        other = sqlite3.connect(path, isolation_level=None)
+        # As when both had looked before either wrote.
+        assert audit_queries.keep_mark(other, 1, b"second") == b"first"
+        other.close()
+        assert await store.pepper_mark(1, b"third") == b"first"
+
+    run(path, body)
+
+
+def test_an_edit_behind_the_triggers_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+
+    async def three(store: SqliteStore) -> None:
+        for number in range(3):
+            await store.note(at=float(number), author="ann", verb="test", subject=str(number), detail={})
+
+    async def trail(store: SqliteStore) -> tuple[int | None, int, int]:
+        lines = await store.audit()
+        return first_break(lines), len(lines), (await store.audit_head())[0]
+
+    run(path, three)
+    for trigger in ("audit_keeps_rows", "audit_keeps_values"):
+        query(path, f"DROP TRIGGER {trigger}")
+    query(path, "UPDATE audit SET author = 'nobody' WHERE number = 2")
+    assert run(path, trail) == (2, 3, 3)
+    query(path, "UPDATE audit SET author = 'ann' WHERE number = 2")
+    query(path, "DELETE FROM audit WHERE number = 3")
+    assert run(path, trail) == (None, 2, 3)
+
+
+def key(key_id: str = "AAAAAAAA", name: str = "app", **more: Any) -> KeyRecord:
+    return KeyRecord(key_id, name, "t1", ("user",), ("*",), 100.0, secrets=(KeySecret(100.0),), **more)
+
+
+WRITES: dict[str, Callable[[SqliteStore], Awaitable[object]]] = {
+    "create": lambda store: store.add_key(b"3" * 32, key("CCCCCCCC", "new"), author="ann"),
+    "rotate": lambda store: store.rotate_key("app", b"4" * 32, KeySecret(1.0), overlap_until=2.0, author="ann"),
+    "revoke": lambda store: store.revoke_key("app", at=150.0, author="ann"),
+    "assign": write,
+    "note": lambda store: store.note(at=1.0, author="ann", verb="test", subject="x", detail={}),
+}
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_what_cannot_be_audited_does_not_happen(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "state.db"
+
+    async def state(store: SqliteStore) -> tuple[object, ...]:
+        return (
+            await store.versions(),
+            await store.list_keys(),
+            await store.alias_table(),
+            await store.audit(),
+            await store.audit_head(),
+        )
+
+    async def body(store: SqliteStore) -> None:
+        await store.add_key(b"1" * 32, key(), author="ann")
+        before = await state(store)
+        query(path, "CREATE TRIGGER no_room BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no room'); END")
+        with pytest.raises(StoreUnavailable, match="refuses the write"):
+            await WRITES[kind](store)
+        assert await state(store) == before
+        query(path, "DROP TRIGGER no_room")
+        await WRITES[kind](store)
+        assert await state(store) != before
+
+    run(path, body)
+
+
+def test_released_steps_of_the_schema_are_never_edited() -> None:
+    assert hashlib.sha256(repr(MIGRATIONS[0]).encode()).hexdigest() == FIRST_STEP
+
+
+def first_schema(path: Path) -> None:
+    """A file as the first release left it: three keys, two revisions, their audit rows."""
+    db = sqlite3.connect(path)
+    with db:
+        for statement in MIGRATIONS[0]:
+            assert isinstance(statement, str)
+            db.execute(statement)
+        for row in (
+            ("AAAAAAAA", "app", "t1", '["user"]', '["chat-*"]', 100.0, None, None, 1, b"1" * 32),
+            ("BBBBBBBB", "old", "t1", "[]", '["*"]', 50.0, 900.0, 150.5, 1, b"2" * 32),
+            ("CCCCCCCC", "new", "t2", "[]", '["*"]', 100.0, 900.0, None, 3, b"3" * 32),
+        ):
+            db.execute(f"INSERT INTO keys VALUES ({', '.join('?' * 10)})", row)
+        for number in (1, 2):
+            row = ("chat", number, f'[["m{number}",1]]', "ann", float(number), "why", "cli")
+            db.execute("INSERT INTO revisions VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        db.execute("INSERT INTO aliases VALUES ('chat', 2)")
+        db.execute("UPDATE counters SET value = 4 WHERE name = 'keys'")
+        db.execute("UPDATE counters SET value = 2 WHERE name = 'aliases'")
+        audit = "INSERT INTO audit (id, at, author, verb, subject, detail) VALUES (?, ?, ?, ?, ?, ?)"
+        for number, verb in ((1, "key.create"), (2, "alias.set"), (4, "key.revoke")):
+            db.execute(audit, (number, number * 1.0, "ann", verb, f"é{number}", f'{{"n": {number}}}'))
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute("PRAGMA user_version = 1")
+    db.close()
+    path.chmod(0o600)
+
+
+def test_a_file_of_the_first_schema_keeps_its_keys_aliases_and_trail(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    first_schema(path)
+    app = KeyRecord("AAAAAAAA", "app", "t1", ("user",), ("chat-*",), 100.0, secrets=(KeySecret(100.0),))
+    old = KeyRecord("BBBBBBBB", "old", "t1", (), ("*",), 50.0, 900.0, 150.5, secrets=(KeySecret(50.0, 150.5),))
+    new = KeyRecord("CCCCCCCC", "new", "t2", (), ("*",), 100.0, 900.0, secrets=(KeySecret(100.0, None, 3),))
+
+    async def body(store: SqliteStore) -> None:
+        assert list(await store.list_keys()) == [old, app, new]
+        for digest, record in ((b"1" * 32, app), (b"2" * 32, old), (b"3" * 32, new)):
+            assert await store.find_key(digest) == FoundKey(record, record.secrets[0])
+        assert [revision.number for revision in await store.alias_history("chat")] == [1, 2]
+        assert (await store.alias_table()).current["chat"].targets == (Target("m2"),)
+        assert await store.versions() == Versions(keys=4, aliases=2)
+        await store.rotate_key("app", b"4" * 32, KeySecret(200.0), overlap_until=300.0, author="bob")
+        lines = await store.audit()
+        assert first_break(lines) is None
+        assert await store.audit_head() == (4, lines[-1].hash)
+        assert [(line.number, line.at, line.verb, line.subject, line.detail) for line in lines[:3]] == [
+            (1, 1.0, "key.create", "é1", '{"n": 1}'),
+            (2, 2.0, "alias.set", "é2", '{"n": 2}'),
+            (3, 4.0, "key.revoke", "é4", '{"n": 4}'),
+        ]
+
+    run(path, body)
+    assert query(path, "PRAGMA user_version") == [(2,)]
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        query(path, "DELETE FROM audit")
+    made = tmp_path / "made.db"
+    run(made, write)
+    schema = "SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite%' ORDER BY name"
+    assert query(path, schema) == query(made, schema)
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    first_schema(path)
+    query(path, "CREATE TABLE audit_head (theirs)")
+    with pytest.raises(StoreUnavailable):
+        run(path, write)
+    assert query(path, "PRAGMA user_version") == [(1,)]
+    assert query(path, "SELECT count(*) FROM keys WHERE digest IS NOT NULL") == [(3,)]
+    query(path, "DROP TABLE audit_head")
+    run(path, write)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +312,7 @@ def test_a_newer_schema_is_refused_with_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     run(path, write)
     query(path, "PRAGMA user_version = 7")
-    with pytest.raises(StoreUnavailable, match=r"newer gateway \(schema 7; this one knows 1\).*upgrade"):
+    with pytest.raises(StoreUnavailable, match=r"newer gateway \(schema 7; this one knows 2\).*upgrade"):
         run(path, write)
     assert query(path, "PRAGMA user_version") == [(7,)]
 
@@ -274,6 +423,7 @@ def test_processes_that_open_and_write_at_once_lose_nothing(tmp_path: Path) -> N
         history = await store.alias_history("chat")
         assert [revision.number for revision in history] == list(range(1, 121))
         assert (await store.versions()).aliases == 120
+        assert first_break(await store.audit()) is None
 
     run(path, body)
     assert query(path, "SELECT author, count(*) FROM audit GROUP BY author ORDER BY author") == [

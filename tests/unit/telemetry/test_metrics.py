@@ -23,6 +23,7 @@ LABELS = {
     "gateway_overhead_seconds": {"endpoint"},
     "gateway_requests": {"endpoint", "status"},
     "gateway_refusals": {"code"},
+    "gateway_token_refusals": {"reason"},
     "gateway_retries": {"reason"},
 }
 # OpenTelemetry's semantic conventions for generative AI metrics advise these; ours is the last.
@@ -102,6 +103,7 @@ def test_the_labels_are_these():
     metrics.observe(_trace())
     metrics.observe(_trace(error="engine_error"))
     metrics.retries.add("reset")
+    metrics.token_refusals.add("signature")
     for name, family in _families(metrics).items():
         for sample in family.samples:
             if name in LABELS:

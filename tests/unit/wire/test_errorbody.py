@@ -7,7 +7,8 @@ import pytest
 
 from gateway.errors import CODES, GatewayError
 from gateway.model import Dialect
-from gateway.wire.errorbody import error_answer, error_event, error_object
+from gateway.wire.errorbody import error_answer, error_event, error_lines, error_object
+from gateway.wire.headers import header_lines
 
 HOSTILE = 'a "quoted"\r\n\r\ndata: [DONE]\n\n\u2028 line'
 
@@ -31,6 +32,22 @@ def test_an_answer_has_the_dialects_object_and_its_headers(code, dialect):
     assert named[b"x-should-retry"] == (b"true" if CODES[code].retry else b"false")
     assert (b"retry-after" in named) == (CODES[code].status in {429, 503})
     assert (b"www-authenticate" in named) == (CODES[code].status == 401)
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_what_is_remembered_is_what_would_be_made(dialect):
+    """Errors of one code that differ in anything shown are told apart."""
+    shown = set()
+    for message in (None, "Other words."):
+        for param in (None, "model"):
+            for seconds in (None, 7, 9):
+                for retry in (True, False):
+                    error = GatewayError("rate_limited", message, param=param, retry_after=seconds)
+                    error.retry = retry
+                    headers, body = error_answer(error, dialect)
+                    assert error_lines(error, dialect) == error_lines(error, dialect) == (header_lines(headers), body)
+                    shown.add((header_lines(headers), body))
+    assert len(shown) >= 8
 
 
 @pytest.mark.parametrize("code", CODES)

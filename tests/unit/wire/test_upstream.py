@@ -517,6 +517,29 @@ def test_a_steady_trickle_may_last_longer_than_silence_allows():
     play(lambda _: [chunked(end=b""), *[b"1\r\nx\r\n", 0.02] * 20, b"0\r\n\r\n"], body, idle=0.2, first_byte=0.2)
 
 
+@pytest.mark.parametrize("last", [b"0\r\n\r\n", Act.HANG])
+def test_what_passes_by_the_parser_is_heard_and_silence_behind_it_still_ends_the_answer(last):
+    async def body(pool: UpstreamPool, _: ScriptedServer) -> None:
+        answer = await pool.request(head(), b"")
+        sink, taken = Collected(), []
+
+        def take(data: bytes) -> bool:
+            ordinary = data.startswith(b"1")
+            taken.extend([data] * ordinary)
+            return ordinary
+
+        answer.pipe(sink, lambda: take)
+        await until(lambda: len(taken) >= 20 or sink.over)
+        assert not sink.over
+        await until(lambda: sink.over)
+        assert (sink.seen[-1] == "end") is (last is not Act.HANG)
+        answer.close()
+        assert pool.idle == (last is not Act.HANG)
+
+    steps = [chunked(end=b""), 0.02, b"1\r\nx\r\n", 0.02, *[b"1\r\ny\r\n", 0.02] * 20, 0.05, last]
+    play(lambda _: steps, body, idle=0.2, first_byte=0.2)
+
+
 def test_silence_is_not_counted_while_we_do_not_read():
     async def body(pool: UpstreamPool, _: ScriptedServer) -> None:
         answer = await pool.request(head(), b"")

@@ -1,0 +1,129 @@
+"""Both planes as listeners over one core: the handler of each, and what it is handed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import Callable
+
+from gateway.admin.build import build_admin
+from gateway.admin.rules import PolicyNews
+from gateway.admin.state import AdminState
+from gateway.control import Control
+from gateway.core import Core
+from gateway.errors import GatewayError, Refusal
+from gateway.identity.secrets import Secrets, tenant_salt
+from gateway.model import Dialect
+from gateway.proxy import Proxy, ProxyLimits
+from gateway.routes import ROUTES
+from gateway.server import Listener
+from gateway.steps.guard import open_door
+from gateway.wire.asgi import run_asgi
+from gateway.wire.errorbody import error_answer
+from gateway.wire.exchange import Exchange
+from gateway.wire.headers import header_lines, judge_head
+from gateway.wire.inbound import InboundLimits
+
+_ADMIN_BODY = 64 * 1024
+_ADMIN_CONNECTIONS = 256
+_MAX_SALTS = 10_000
+
+
+def inference_listener(core: Core) -> Listener:
+    """The plane of the applications."""
+    settings = core.settings
+    dice = random.Random(secrets.randbits(128))  # noqa: S311 - it spreads load and numbers requests, it keeps no secret
+    proxy = Proxy(
+        door=open_door(ROUTES, frozenset(settings.hosts), core.policies.policy.guards.header_count),
+        callers=core.callers,
+        failures=core.failures,
+        policies=core.policies,
+        limiter=core.limits.limiter,
+        schemas=core.schemas,
+        aliases=core.aliases,
+        fleet=core.registry,
+        observer=core.observer,
+        metrics=core.metrics,
+        salt=salter(core.held),
+        random=dice.random,
+        new_id=lambda: f"req_{dice.getrandbits(96):024x}",
+        limits=ProxyLimits(attempts=settings.attempts, total=settings.timeouts.total, hops=settings.trusted_hops),
+    )
+    return Listener(
+        asyncio.get_running_loop(),
+        core.sweeper,
+        proxy.handle,
+        limits=_inbound_limits(core),
+        max_connections=settings.max_connections,
+        on_fault=lambda error: core.metrics.refusals.add(error.spec.code),
+    )
+
+
+def salter(held: Secrets) -> Callable[[str], str]:
+    """The prefix-cache salt of a tenant, remembered for so many: a salt is a function of its tenant, so that forgetting
+    costs nothing but time."""
+    salts: dict[str, str] = {}
+
+    def salt(tenant: str) -> str:
+        found = salts.get(tenant)
+        if found is None:
+            if len(salts) >= _MAX_SALTS:
+                salts.clear()
+            found = salts[tenant] = tenant_salt(held.salt, tenant)
+        return found
+
+    return salt
+
+
+def admin_listener(core: Core, inference: Listener, control: Control, news: PolicyNews) -> Listener:
+    """The plane of the operators."""
+    policies = core.policies
+    app = build_admin(
+        AdminState(
+            store=core.store,
+            pepper=core.held.pepper,
+            pepper_version=core.held.pepper_version,
+            admin_token=core.held.admin_token,
+            changed=control.reload,
+            render_metrics=lambda: _scraped(core),
+            ready=lambda: core.registry.any_ready() and not inference.draining,
+            served_models=core.registry.served_models,
+            callers=core.callers,
+            failures=core.failures,
+            access=lambda: policies.policy.access,
+            policy=lambda: news.view(policies),
+        )
+    )
+
+    async def handle(exchange: Exchange) -> None:
+        try:
+            fault = judge_head(exchange.version, exchange.headers, exchange.head)
+            if fault is not None:
+                raise Refusal("invalid_request", fault, close=True)
+            await run_asgi(app, exchange, _ADMIN_BODY)
+        except GatewayError as error:
+            headers, body = error_answer(error, Dialect.OPENAI)
+            exchange.respond(error.spec.status, header_lines(headers), body, close=True)
+
+    return Listener(
+        asyncio.get_running_loop(),
+        core.sweeper,
+        handle,
+        limits=_inbound_limits(core),
+        max_connections=_ADMIN_CONNECTIONS,
+    )
+
+
+def _inbound_limits(core: Core) -> InboundLimits:
+    return InboundLimits(
+        head_bytes=core.policies.policy.guards.header_bytes,
+        head_timeout=core.settings.request_head_timeout,
+        body_timeout=core.settings.body_timeout,
+        body_rate=core.settings.min_body_rate,
+    )
+
+
+def _scraped(core: Core) -> bytes:
+    core.observer.flush()
+    return core.metrics.render()

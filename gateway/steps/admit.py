@@ -1,0 +1,60 @@
+"""Step 7: whether a request may be made now, by the limits of who calls; and what it used, once it has ended.
+
+Tokens are taken before an engine sees the request, by an estimate, so that many requests at once cannot slip past a
+limit that each alone would keep; what the engine counted takes the estimate's place afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import NamedTuple
+
+from gateway.limits.estimate import cut_tokens, tokens_to_reserve
+from gateway.limits.interfaces import Lease, Limiter
+from gateway.model import Budget, Endpoint, InferenceRequest
+from gateway.policy.access import Estimate
+from gateway.telemetry.trace import Trace
+
+_GENERATING = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.RESPONSES, Endpoint.MESSAGES})
+
+
+class Reservation(NamedTuple):
+    """Tokens that a request is taken to use: those of its prompt, and all."""
+
+    prompt: int
+    total: int
+
+
+def reserve(request: InferenceRequest, body_bytes: int, estimate: Estimate) -> Reservation:
+    """By the length of the body and the most that each answer may hold. A form's bytes are sound, which has no length
+    in tokens that could be told from them; an endpoint that generates nothing reserves no output."""
+    text = 0 if request.parts else body_bytes
+    prompt = tokens_to_reserve(text, estimate.bytes_per_token, 0, 0, 0)
+    if request.route.endpoint not in _GENERATING:
+        return Reservation(prompt, prompt)
+    total = tokens_to_reserve(
+        text, estimate.bytes_per_token, request.choices, request.max_tokens, estimate.output_tokens
+    )
+    return Reservation(prompt, total)
+
+
+async def admit(limiter: Limiter, budgets: Sequence[Budget], tokens: int) -> Lease:
+    """Take what the request needs of every budget. Raises ``LimitReached``."""
+    taken = limiter.admit(budgets, tokens)
+    return await taken if isinstance(taken, Awaitable) else taken
+
+
+def used_tokens(trace: Trace, prompt: int, *, served: bool) -> int:
+    """What a request that has ended counts as; ``prompt`` are the tokens its prompt was taken for.
+
+    As the engine said, where it said so. A stream that was cut before its usage came counts by what was sent of it.
+    A request that was ``served`` without a word on usage, or whose client left first, counts its prompt; one that no
+    engine answered counts nothing.
+    """
+    usage = trace.usage
+    if usage is not None and (trace.finish is not None or not trace.events):
+        return usage.prompt + usage.completion
+    if trace.events:
+        known = prompt if usage is None else usage.prompt
+        return cut_tokens(known, trace.events, trace.response_bytes, trace.first_bytes)
+    return prompt if served and trace.attempts else 0
