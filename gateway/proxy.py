@@ -34,9 +34,8 @@ from gateway.steps.pick import Candidate, pick
 from gateway.steps.resolve import choose_target, resolve
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.trace import Trace, overhead
-from gateway.wire.errorbody import error_answer, error_event
+from gateway.wire.errorbody import error_event, error_lines
 from gateway.wire.exchange import Exchange
-from gateway.wire.headers import header_lines
 
 _INLINE_ACCEPT = 256 * 1024  # a larger body is parsed and judged in a thread: it would hold the event loop
 
@@ -115,17 +114,20 @@ class ProxyLimits:
 class Visit(NamedTuple):
     """What one head told: where it leads and who sends it. Kept for the connection's next request with the same head.
 
-    The guard's verdict depends on the head alone. The grant stands while no credential and no policy has changed
-    (``epoch``) and the principal has not expired.
+    The guard's verdict depends on the head alone. The grant, once there is one, stands while no credential and no
+    policy has changed (``epoch``) and the principal has not expired.
     """
 
     entry: Entry
-    grant: Grant
-    epoch: int | None
+    grant: Grant | None = None
+    epoch: int | None = None
 
-    def holds(self, epoch: int | None, now: float) -> bool:
-        """Whether the grant still stands; ``now`` is Unix seconds."""
-        return epoch is not None and epoch == self.epoch and now < self.grant.principal.expires_at
+    def granted(self, epoch: int | None, now: float) -> Grant | None:
+        """The grant, if it still stands; ``now`` is Unix seconds."""
+        grant = self.grant
+        if grant is None or epoch is None or epoch != self.epoch or now >= grant.principal.expires_at:
+            return None
+        return grant
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +161,13 @@ class Proxy:
             entry = guard(exchange, self.door) if known is None else known.entry
             route = entry.route
             trace.endpoint, dialect = route.endpoint, route.dialect
+            if known is None and route.body is not BodyKind.NONE:
+                exchange.keep(Visit(entry))  # also for a caller that is refused: its next head need not be judged
             if route.anonymous:
                 _tell(exchange, trace, health(self._well(exchange, entry)))
                 return
-            if known is not None and known.holds(self._epoch, trace.time):
-                grant = known.grant
-            else:
+            grant = None if known is None else known.granted(self._epoch, trace.time)
+            if grant is None:
                 grant = await self._recognise(exchange, entry)
             trace.key_id, trace.tenant = grant.principal.id, grant.principal.tenant
             if route.body is BodyKind.NONE:
@@ -302,9 +305,8 @@ class Proxy:
             return
         trace.status = error.spec.status
         trace.overhead = overhead(trace, self.clock())
-        headers, body = error_answer(error, dialect)
-        headers.append((b"x-request-id", trace.request_id.encode()))
-        lines = header_lines(headers)
+        lines, body = error_lines(error, dialect)
+        lines = b"%bx-request-id: %b\r\n" % (lines, trace.request_id.encode())
         if isinstance(error, LimitReached):
             lines += rate_lines(error.standing)
         exchange.respond(trace.status, lines, body, close=error.close)

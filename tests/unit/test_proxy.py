@@ -557,13 +557,14 @@ def test_waiting_for_a_body_is_not_the_gateways_time(fakes, broken):
     ("epoch", "now", "holds"), [(7, 5.0, True), (8, 5.0, False), (None, 5.0, False), (7, 10.0, False), (7, 11.0, False)]
 )
 def test_what_a_head_told_holds_while_no_key_has_changed_and_it_has_not_expired(epoch, now, holds):
-    visit = Visit(Entry(ROUTES["POST", CHAT]), _grant(expires_at=10.0), 7)
-    assert visit.holds(epoch, now) is holds
+    grant = _grant(expires_at=10.0)
+    visit = Visit(Entry(ROUTES["POST", CHAT]), grant, 7)
+    assert visit.granted(epoch, now) is (grant if holds else None)
 
 
 def test_while_the_age_of_what_is_known_is_unknown_nothing_holds():
     visit = Visit(Entry(ROUTES["POST", CHAT]), _grant(), None)
-    assert not visit.holds(None, 5.0)
+    assert visit.granted(None, 5.0) is None
 
 
 def test_a_familiar_head_is_not_judged_again_but_its_key_is_when_any_key_has_changed(fakes):
