@@ -28,6 +28,8 @@ _ADDRESS = re.compile(rf"(?P<host>{HOST}):(?P<port>[0-9]{{1,5}})").fullmatch
 _ENGINE = re.compile(rf"(?P<scheme>https?)://(?P<host>{HOST})(?::(?P<port>[0-9]{{1,5}}))?/?").fullmatch
 _HOST_VALUE = re.compile(rf"(?:{HOST})(?::[0-9]{{1,5}})?").fullmatch
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}").fullmatch
+_SIZE = re.compile(r"(?P<count>[0-9]{1,13})(?: ?(?P<unit>B|KiB|MiB|GiB))?").fullmatch
+_UNITS = MappingProxyType({"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30})
 _DEFAULT_PORTS = MappingProxyType({"http": 80, "https": 443})
 
 
@@ -100,6 +102,27 @@ def whole(low: int, high: int) -> Parser:
         return int(value)
 
     return parse
+
+
+def size(low: int, high: int) -> Parser:
+    """A parser of bytes: a whole number, or text like ``512 MiB``, from ``low`` to ``high``."""
+
+    def parse(given: Given, report: Report) -> int:
+        value = size_of(given.value)
+        if value is None or not low <= value <= high:
+            report(given, f"a size from {low} to {high} bytes, such as 512 MiB")
+            return low
+        return value
+
+    return parse
+
+
+def size_of(value: object) -> int | None:
+    """Bytes out of a whole number, or of text like ``8 MiB``; ``None`` for anything else."""
+    if isinstance(value, str):
+        match = _SIZE(value)
+        return int(match["count"]) * _UNITS[match["unit"] or "B"] if match else None
+    return value if type(value) is int else None
 
 
 def hosts(given: Given, report: Report) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Callable
 from contextlib import aclosing
 
@@ -13,6 +14,7 @@ from gateway.fleet.probe import probe_all
 from gateway.fleet.registry import Registry
 from gateway.fleet.replica import State
 from gateway.identity.keyring import KeyRing
+from gateway.policy.names import automatic_aliases, is_model
 from gateway.stores.aliases import AliasView, name_served_models
 from gateway.stores.interfaces import Notifying, StateStore, StoreError
 
@@ -33,6 +35,7 @@ class Control:
         self._told: dict[int, tuple[State, str]] = {}
         self._store_down = False
         self._name_models = False
+        self._nameless: frozenset[str] = frozenset()
         self._turn = asyncio.Lock()
 
     async def first(self, client: httpx.AsyncClient) -> None:
@@ -73,7 +76,7 @@ class Control:
                 await self.sync()
 
     async def probe(self, client: httpx.AsyncClient) -> None:
-        """Look at every engine; in a new installation give each served model an alias of its own name."""
+        """Look at every engine; in a new installation give each served model an alias by its name, if it is fit."""
         await probe_all(client, self._registry)
         for replica in self._registry.replicas:
             life = replica.life
@@ -86,7 +89,12 @@ class Control:
             await self._make_aliases()
 
     async def _make_aliases(self) -> None:
-        missing = [model for model in self._registry.served_models() if model not in self._aliases.table.current]
+        named, nameless = automatic_aliases(self._registry.served_models())
+        for model in nameless:
+            if model not in self._nameless:
+                self._report(f"made no alias for a served model whose name can be none. {_what_to_do(model)}")
+        self._nameless = frozenset(nameless)
+        missing = {alias: model for alias, model in named.items() if alias not in self._aliases.table.current}
         if not missing:
             return
         try:
@@ -96,4 +104,11 @@ class Control:
             self._report(f"cannot make aliases: {error}")
             return
         for revision in made:
-            self._report(f"made alias {revision.label} for the served model of that name")
+            self._report(f"made alias {revision.label} for served model {revision.targets[0].model}")
+
+
+def _what_to_do(model: str) -> str:
+    """How to give a served model an alias. Safe to be pasted into a shell: the name is an engine's word."""
+    if is_model(model):
+        return f"Give it one: gateway alias set NAME --model {shlex.quote(model)}"
+    return f"Start its engine with another --served-model-name than {shlex.quote(model)}"

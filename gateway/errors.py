@@ -73,6 +73,7 @@ _ROWS = (
     _spec("no_ready_replica", 503, "api_error", "overloaded_error", "No model server is ready.", retry=True),
     _spec("queue_timeout", 503, "api_error", "overloaded_error", "No capacity became free in time.", retry=True),
     _spec("store_unavailable", 503, "api_error", "overloaded_error", "Credentials cannot be checked now.", retry=True),
+    _spec("overloaded", 503, "api_error", "overloaded_error", "The gateway holds all the bodies it may.", retry=True),
     _spec("draining", 503, "api_error", "overloaded_error", "The gateway is stopping.", retry=True),
     _spec("engine_timeout", 504, "api_error", "api_error", "The model server did not answer in time.", retry=True),
 )

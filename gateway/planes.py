@@ -27,6 +27,7 @@ from gateway.wire.inbound import InboundLimits
 
 _ADMIN_BODY = 64 * 1024
 _ADMIN_CONNECTIONS = 256
+_ADMIN_BODIES = 16 * 1024 * 1024
 _MAX_SALTS = 10_000
 
 
@@ -56,6 +57,7 @@ def inference_listener(core: Core) -> Listener:
         proxy.handle,
         limits=_inbound_limits(core),
         max_connections=settings.max_connections,
+        body_memory=settings.body_memory,
         on_fault=lambda error: core.metrics.refusals.add(error.spec.code),
     )
 
@@ -112,6 +114,7 @@ def admin_listener(core: Core, inference: Listener, control: Control, news: Poli
         handle,
         limits=_inbound_limits(core),
         max_connections=_ADMIN_CONNECTIONS,
+        body_memory=_ADMIN_BODIES,
     )
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from gateway.errors import CODES, EngineFailure, GatewayError, Unavailable
 from gateway.limits.headers import rate_lines
 from gateway.limits.interfaces import Limiter, LimitReached
-from gateway.model import AliasTable, BodyKind, Dialect, InferenceRequest
+from gateway.model import AliasTable, BodyKind, Dialect, InferenceRequest, Route
 from gateway.policy.access import Access
 from gateway.policy.context import judge_context
 from gateway.policy.grants import Grant
@@ -38,6 +38,7 @@ from gateway.wire.errorbody import error_event, error_lines
 from gateway.wire.exchange import Exchange
 
 _INLINE_ACCEPT = 256 * 1024  # a larger body is parsed and judged in a thread: it would hold the event loop
+_PARSES_ASIDE = 2  # how many of those at a time: what short texts are parsed to weighs ten times what was sent
 
 
 class ReplicaLane(Lane, Candidate, Protocol):
@@ -148,6 +149,7 @@ class Proxy:
     random: Callable[[], float]
     new_id: Callable[[], str]
     limits: ProxyLimits = ProxyLimits()
+    parses: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PARSES_ASIDE))
     clock: Callable[[], float] = time.perf_counter
     wall: Callable[[], float] = time.time
 
@@ -191,7 +193,8 @@ class Proxy:
 
     async def _recognise(self, exchange: Exchange, entry: Entry) -> Grant:
         epoch = self._epoch  # read first: what changes meanwhile must be looked at again
-        principal = await authenticate(exchange.head, self.callers, self.failures, exchange.peer, self.limits.hops)
+        head, headers, peer, hops = exchange.head, exchange.headers, exchange.peer, self.limits.hops
+        principal = await authenticate(head, self.callers, self.failures, peer, headers=headers, hops=hops)
         grant = self.policies.policy.access.grant(principal)
         if entry.route.body is not BodyKind.NONE:
             exchange.keep(Visit(entry, grant, epoch))
@@ -206,6 +209,7 @@ class Proxy:
         model = trace.model = choose_target(revision, self.random)
         request = self._judge(request, model, grant, policy.guards)
         order = self._order(request, model, grant, policy.guards, revision.label)
+        del request  # the order says what of it is kept while an engine answers
         if grant.budgets:
             await self._serve_within(exchange, trace, order, grant, policy.access)
         else:
@@ -224,9 +228,20 @@ class Proxy:
         if len(body) <= _INLINE_ACCEPT:
             request = accept(route, content_type, body, guards)
         else:
-            request = await asyncio.to_thread(accept, route, content_type, body, guards)
+            request = await self._accept_aside(route, content_type, body, guards)
         trace.stream = request.stream
         return request
+
+    async def _accept_aside(self, route: Route, content_type: bytes, body: bytes, guards: Guards) -> InferenceRequest:
+        """``accept`` in a thread, in turn.
+
+        The wait for a turn counts as overhead: what is waited for is the gateway's own work. A turn lasts until the
+        thread is done, though the client may have left before: a thread cannot be cancelled.
+        """
+        await self.parses.acquire()
+        parsing = asyncio.get_running_loop().run_in_executor(None, accept, route, content_type, body, guards)
+        parsing.add_done_callback(lambda _: self.parses.release())
+        return await asyncio.shield(parsing)
 
     def _judge(self, request: InferenceRequest, model: str, grant: Grant, guards: Guards) -> InferenceRequest:
         """What depends on the alias, on its engine's context, or on what the tenant has sent before."""
@@ -244,6 +259,8 @@ class Proxy:
         salt = self.salt(grant.principal.tenant) if guards.isolation == "tenant" else None
         content_type, body = render(request, model=model, cache_salt=salt)
         shown = b"x-gateway-alias: %b\r\n" % label.encode()
+        if len(body) > _INLINE_ACCEPT:
+            request = request._replace(payload={}, parts=())  # large, and every attempt sends the bytes
         return Order(request, model, shown, content_type, body, self.limits.total, self.limits.answer_bytes)
 
     async def _serve_within(self, exchange: Exchange, trace: Trace, order: Order, grant: Grant, access: Access) -> None:
@@ -277,7 +294,7 @@ class Proxy:
                 return
             except EngineFailure as error:
                 replica.note_failure(error)
-                failure = error
+                failure = error.with_traceback(None)  # it leads here, to the error: see ``_answer_error``
                 trace.reason = error.reason
                 if exchange.started or not error.elsewhere:
                     break
@@ -299,6 +316,9 @@ class Proxy:
 
     def _answer_error(self, exchange: Exchange, trace: Trace, error: GatewayError, dialect: Dialect) -> None:
         trace.error = error.spec.code
+        # Its frames hold the body and what that was parsed to, and some of them the error itself: a cycle, which would
+        # keep all of it until the next collection.
+        error.__traceback__ = None
         if exchange.started:
             exchange.write(error_event(error, dialect))
             exchange.finish()

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from gateway.errors import GatewayError
 from gateway.model import Dialect
+from gateway.wire.bodymemory import BodyMemory
 from gateway.wire.connection import Connection
 from gateway.wire.deadline import Sweeper
 from gateway.wire.errorbody import error_lines
@@ -36,7 +37,7 @@ def _report_crash(error: Exception) -> None:
 
 
 class Listener:
-    """One listening socket and its connections.
+    """One listening socket and its connections. ``body_memory`` is how many bytes of bodies they may hold together.
 
     ``drain`` stops accepting, lets answers in hand finish and cancels what is left after ``patience``; ``close`` is
     idempotent.
@@ -50,6 +51,7 @@ class Listener:
         *,
         limits: InboundLimits,
         max_connections: int,
+        body_memory: int,
         on_fault: Callable[[GatewayError], None] = lambda error: None,
         on_crash: Callable[[Exception], None] = _report_crash,
     ) -> None:
@@ -66,6 +68,7 @@ class Listener:
             clock=ServerClock(),
             connections=set(),
             max_connections=max_connections,
+            bodies=BodyMemory(body_memory),
         )
 
     @property

@@ -70,7 +70,9 @@ class Settings:
     one where that file would be.
     ``hosts`` are the Host values that the inference listener accepts (empty: any well-formed one). ``attempts`` is how
     many replicas one request may touch. ``trusted_hops`` is how many proxies in front append to ``x-forwarded-for`` (0:
-    that header is not read). ``min_body_rate`` is bytes per second; times are seconds.
+    that header is not read). ``body_memory`` is how many bytes of request bodies all connections of the inference
+    listener may hold together, from a body's arrival to the end of its request; what comes beyond them is refused with
+    503. ``min_body_rate`` is bytes per second; times are seconds.
     """
 
     state: str
@@ -91,6 +93,7 @@ class Settings:
     request_head_timeout: float = 10.0
     body_timeout: float = 30.0
     min_body_rate: int = 1_024
+    body_memory: int = 1 << 30
 
 
 _TIMEOUTS = tuple(Timeouts.__dataclass_fields__)
@@ -112,6 +115,7 @@ _PARSERS: Mapping[str, Parser] = MappingProxyType(
         "request_head_timeout": configvalues.seconds,
         "body_timeout": configvalues.seconds,
         "min_body_rate": configvalues.whole(1, 1 << 30),
+        "body_memory": configvalues.size(1 << 20, 1 << 40),
         **{f"timeouts.{name}": configvalues.seconds for name in _TIMEOUTS},
     }
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 from gateway.admin.schemas import AliasOrder, KeyOrder, RotateOrder, limits_of
-from gateway.identity.keys import SECRET_LENGTH, checksum, digest, new_key, random_text
+from gateway.identity.keys import digest, new_key
 from gateway.model import Principal, Revision, Target
 from gateway.secret import Secret
 from gateway.stores.interfaces import KeyRecord, KeySecret, StateStore
@@ -51,8 +51,7 @@ async def rotate_key(
     store: StateStore, mint: Mint, key_id: str, order: RotateOrder, *, author: str, now: float
 ) -> tuple[KeyRecord, Secret]:
     """Give a key another secret under its old id. Raises what the store's ``rotate_key`` raises."""
-    body = f"gw_{KEY_ENVIRONMENT}_{key_id}_{random_text(mint.random, SECRET_LENGTH)}"
-    text = Secret(body + checksum(body.encode("ascii")))
+    text = new_key(KEY_ENVIRONMENT, mint.random, key_id).text
     secret = KeySecret(now, pepper_version=mint.version)
     record = await store.rotate_key(key_id, mint.digest(text), secret, overlap_until=now + order.overlap, author=author)
     return record, text

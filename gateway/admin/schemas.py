@@ -12,12 +12,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from gateway.model import Limits, Revision
 from gateway.policy.grants import LIMIT_BOUNDS
+from gateway.policy.names import EXPECTED_ALIAS, MODEL, is_alias
 from gateway.stores.interfaces import KeyRecord
 
-_ALIAS = re.compile(r"[A-Za-z0-9._:/-]{1,64}").fullmatch
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _GLOB = r"^[A-Za-z0-9._:/*?-]{1,64}$"
-_MODEL = r"^[!-~]{1,256}$"
 _LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{0,200}$"
 _TEN_YEARS = 3_660 * 86_400
 _MAX_OVERLAP = 90 * 86_400
@@ -34,12 +33,9 @@ def key_reference(text: str) -> str:
 
 
 def alias_name(text: str) -> str:
-    """An alias name as given. Raises ``ValueError``.
-
-    ``@`` stays free for ``name@revision``; a path segment that is empty, ``.`` or ``..`` would be rewritten by clients.
-    """
-    if _ALIAS(text) is None or not {"", ".", ".."}.isdisjoint(text.split("/")):
-        raise ValueError("an alias name is 1 to 64 of A-Z a-z 0-9 . _ : / - without empty, '.' or '..' segments")
+    """An alias name as given. Raises ``ValueError``."""
+    if not is_alias(text):
+        raise ValueError(f"an alias name is {EXPECTED_ALIAS}")
     return text
 
 
@@ -147,7 +143,7 @@ class AliasOrder(Closed):
     ``force`` allows a model that no replica serves now.
     """
 
-    model: Annotated[str, Field(pattern=_MODEL)]
+    model: Annotated[str, Field(pattern=MODEL)]
     note: Annotated[str, Field(pattern=_LINE)] = ""
     expect_revision: Annotated[int, Field(ge=0)] | None = None
     source: Literal["api", "cli"] = "api"

@@ -94,7 +94,7 @@ def read_models(answer: Any) -> Observation:
 
 
 def _is_name(value: Any) -> bool:
-    """Whether an id can be a served model's name, which is also printed and made an alias."""
+    """Whether an id can be a served model's name, which is also printed. What may be an alias is decided elsewhere."""
     return isinstance(value, str) and 0 < len(value) <= _MAX_NAME and value.isprintable()
 
 

@@ -1,7 +1,8 @@
 """From a presented token to its principal: a bounded cache in front of the verification.
 
-It answers as ``KeyRing`` does: ``lookup`` never waits, ``fetch`` may wait for an issuer's keys, ``refresh`` is the step
-of a control loop. Whatever is wrong with a token, the caller sees ``None``; the reason goes to a counter.
+It answers as ``KeyRing`` does: ``lookup`` tells what is known, ``fetch`` verifies and may wait for an issuer's keys,
+``refresh`` is the step of a control loop. Whatever is wrong with a token, the caller sees ``None``; the reason goes to
+a counter.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ class TokenRing:
     Unix seconds (what tokens speak of), ``monotonic`` seconds that never jump (age of what is cached). ``on_refused``
     is called with the reason of each refusal, out of the values of ``Reason``.
 
-    A token whose issuer's keys are held is verified at once, in ``lookup``: a task and a thread would cost about the
-    0.1 ms (ES384: 0.5) that they would spare the loop, and one verification at a time is a bound by itself. Waiting for
-    keys is bounded by ``max_waiting``, loads by one for each issuer.
+    A token whose issuer's keys are held is verified on the loop: a task and a thread would cost about the 0.1 ms
+    (ES384: 0.5) that they would spare it, and one verification at a time is a bound by itself. Waiting for keys is
+    bounded by ``max_waiting``, loads by one for each issuer.
     """
 
     def __init__(
@@ -96,34 +97,38 @@ class TokenRing:
         return self._epoch
 
     def lookup(self, presented: str) -> Principal | Miss | None:
-        """The principal, ``None`` for what is no good token, or ``MISS`` when its issuer's keys must be waited for."""
+        """The principal, ``None`` for what is known to be no good token, or ``MISS`` for what ``fetch`` must judge.
+
+        A token that was good is verified anew here when that is due: it shall not wait behind those who guess from its
+        address. No other one is, so that whoever may not ``fetch`` has nothing verified.
+        """
         if len(presented) > MAX_TOKEN:
             self._on_refused(Reason.MALFORMED.value)
             return None
-        # The whole token: a part of it may be the same in the tokens of two subjects.
-        mark = hashlib.sha256(presented.encode("utf-8", "surrogatepass")).digest()
+        mark = _mark(presented)
         known = self._known.get(mark)
         if known is not None:
             if known.principal.expires_at > self._clock() and known.until > self._monotonic():
                 self._known.move_to_end(mark)
                 return known.principal
             del self._known[mark]
+            return self._judge(presented)
         refused = self._refused.get(mark)
         if refused is not None and refused.until > self._monotonic():
             self._on_refused(refused.reason.value)
             return None
-        return self._judge(mark, presented)
+        return MISS
 
     async def fetch(self, presented: str) -> Principal | None:
-        """``lookup``, waiting for the issuer's keys where that may help.
+        """``lookup``, and a judgement of what is not known, waiting for the issuer's keys where that may help.
 
         Raises ``Unavailable`` when the issuer's keys were never had (or are too old to be used), or too many wait
         already: a token that cannot be checked is not a wrong token.
         """
-        found = self.lookup(presented)
+        found = self._find(presented)
         if found is MISS:
             await self._wait(presented)
-            found = self.lookup(presented)
+            found = self._find(presented)
         if isinstance(found, Miss):
             self._give_up(presented)
             return None
@@ -177,8 +182,13 @@ class TokenRing:
             self._epoch += 1
             self._known.clear()
 
-    def _judge(self, mark: bytes, presented: str) -> Principal | Miss | None:
-        now = self._clock()
+    def _find(self, presented: str) -> Principal | Miss | None:
+        """What is known or can be judged by the keys that are held; ``MISS`` when the issuer's must be waited for."""
+        found = self.lookup(presented)
+        return self._judge(presented) if found is MISS else found
+
+    def _judge(self, presented: str) -> Principal | Miss | None:
+        mark, now = _mark(presented), self._clock()
         try:
             principal = self._verify(presented, now)
         except TokenFault as fault:
@@ -226,6 +236,11 @@ class TokenRing:
         if not issuer.keys.usable:
             raise Unavailable("store_unavailable", retry_after=1)
         self._on_refused(Reason.KEY.value)
+
+
+def _mark(presented: str) -> bytes:
+    """What a token is remembered by. All of it: a part may be the same in the tokens of two subjects."""
+    return hashlib.sha256(presented.encode("utf-8", "surrogatepass")).digest()
 
 
 def _origin(policy: IssuerPolicy) -> tuple[object, ...]:

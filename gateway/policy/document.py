@@ -6,15 +6,14 @@ the rule that somebody relied on.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
-_SIZE = re.compile(r"(\d{1,9}) ?(B|KiB|MiB|GiB)")
-_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+from gateway.configvalues import size_of
+
 _MAX_NESTING = 24
 _MAX_VALUES = 50_000
 
@@ -177,9 +176,8 @@ def size(low: int, high: int, default: int) -> Option:
     """Bytes: a whole number, or text like ``8 MiB``."""
 
     def read(value: Any) -> int | None:
-        match = _SIZE.fullmatch(value) if isinstance(value, str) else None
-        octets = int(match[1]) * _UNITS[match[2]] if match else value
-        return octets if type(octets) is int and low <= octets <= high else None
+        octets = size_of(value)
+        return octets if octets is not None and low <= octets <= high else None
 
     return Option(read, f"a size between {low} and {high} bytes, like 8 MiB", default)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gateway.limits.estimate import cut_tokens, tokens_to_reserve
 from gateway.limits.interfaces import Lease, Limiter
-from gateway.model import Budget, Endpoint, InferenceRequest
+from gateway.model import BodyKind, Budget, Endpoint, InferenceRequest
 from gateway.policy.access import Estimate
 from gateway.telemetry.trace import Trace
 
@@ -28,7 +28,7 @@ class Reservation(NamedTuple):
 def reserve(request: InferenceRequest, body_bytes: int, estimate: Estimate) -> Reservation:
     """By the length of the body and the most that each answer may hold. A form's bytes are sound, which has no length
     in tokens that could be told from them; an endpoint that generates nothing reserves no output."""
-    text = 0 if request.parts else body_bytes
+    text = 0 if request.route.body is BodyKind.MULTIPART else body_bytes
     prompt = tokens_to_reserve(text, estimate.bytes_per_token, 0, 0, 0)
     if request.route.endpoint not in _GENERATING:
         return Reservation(prompt, prompt)

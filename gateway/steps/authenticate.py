@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from gateway.errors import Refusal
@@ -21,7 +21,10 @@ class Callers(Protocol):
         ...
 
     def lookup(self, presented: str) -> Principal | object | None:
-        """The principal, ``None`` for a credential known to be no good, anything else when it must be fetched."""
+        """The principal, ``None`` for a credential known to be no good, anything else when it must be fetched.
+
+        Costs next to nothing for a credential that was never good: it is asked before a source is judged.
+        """
         ...
 
     async def fetch(self, presented: str) -> Principal | None:
@@ -55,15 +58,16 @@ def credential(head: Mapping[bytes, bytes]) -> str:
     return direct.decode("latin-1")
 
 
-def source_of(peer: str, head: Mapping[bytes, bytes], hops: int) -> str:
+def source_of(peer: str, headers: Sequence[tuple[bytes, bytes]], hops: int) -> str:
     """Where a request comes from: its peer, or behind ``hops`` proxies of the operator's, whom the outermost one saw.
 
-    Each proxy appends whom it saw to ``x-forwarded-for``, so that only the last ``hops`` entries are theirs; what
-    stands further left is the client's own invention. Anything that is no address falls back to the peer.
+    Each proxy appends whom it saw to ``x-forwarded-for``, to the last line or as a line of its own, which means the
+    same (RFC 9110, section 5.3). Only the last ``hops`` entries of all lines are theirs; what stands further left is
+    the client's own invention. Anything that is no address falls back to the peer.
     """
     if hops == 0:
         return peer
-    seen = head.get(b"x-forwarded-for", b"").split(b",")
+    seen = b",".join(value for name, value in headers if name == b"x-forwarded-for").split(b",")
     if len(seen) < hops:
         return peer
     try:
@@ -73,18 +77,26 @@ def source_of(peer: str, head: Mapping[bytes, bytes], hops: int) -> str:
 
 
 async def authenticate(
-    head: Mapping[bytes, bytes], callers: Callers, failures: Failures, peer: str, hops: int = 0
+    head: Mapping[bytes, bytes],
+    callers: Callers,
+    failures: Failures,
+    peer: str,
+    *,
+    headers: Sequence[tuple[bytes, bytes]] = (),
+    hops: int = 0,
 ) -> Principal:
     """The principal behind a request. Raises ``Refusal`` (401, 400, 429) or ``Unavailable`` (503).
 
     A credential that is known is never held up: somebody who guesses from behind the same address cannot lock others
-    out. One that must be looked up, or is wrong, waits its turn with the other failures from there.
+    out. One that must be found out, or is wrong, waits its turn with the other failures from there; until then nothing
+    is read or verified for it. ``headers`` are all lines of the head: of those who went through ``hops`` proxies they
+    say where they came from.
     """
     presented = credential(head)
     found = callers.lookup(presented)
     if isinstance(found, Principal):
         return found
-    source = source_of(peer, head, hops)
+    source = source_of(peer, headers, hops)
     wait = failures.blocked(source)
     if wait is not None:
         raise Refusal("rate_limited", "Too many failed attempts to authenticate.", retry_after=wait)

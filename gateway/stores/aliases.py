@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 from gateway.model import AliasTable, Revision, Target
 from gateway.stores.interfaces import Conflict, StateStore
@@ -30,18 +30,18 @@ class AliasView:
 
 
 async def name_served_models(
-    store: StateStore, models: Sequence[str], now: Callable[[], float] = time.time
+    store: StateStore, named: Mapping[str, str], now: Callable[[], float] = time.time
 ) -> list[Revision]:
-    """Give each served model an alias of its own name, unless one of that name was ever made.
+    """Make the aliases ``named``, alias to served model, unless one of that name was ever made.
 
     Returns the revisions that were made. Raises ``StoreUnavailable``.
     """
     made = []
-    for model in models:
+    for alias, model in named.items():
         try:
             made.append(
                 await store.assign_alias(
-                    model, (Target(model),), author="gateway", at=now(), source="automatic", expect_revision=0
+                    alias, (Target(model),), author="gateway", at=now(), source="automatic", expect_revision=0
                 )
             )
         except Conflict:

@@ -1,6 +1,7 @@
 """Run an ASGI application on an exchange: the one module that knows ASGI. Only the admin plane needs it.
 
-The body is read whole and bounded before the application starts; the application's answer is sent as it comes.
+The body is read whole and bounded when the application asks for it, so that one that refuses by the head alone has
+nothing read; the application's answer is sent as it comes.
 """
 
 from __future__ import annotations
@@ -33,11 +34,14 @@ class _Unhurried:
 
 
 async def run_asgi(app: App, exchange: Exchange, body_limit: int) -> None:
-    """Serve one exchange by an ASGI application. Raises ``Refusal`` for a body that is too large or too slow."""
-    body = await exchange.body(body_limit)
+    """Serve one exchange by an ASGI application.
+
+    Its first ``receive`` raises ``Refusal`` for a body that is too large or too slow; so does this, if the application
+    lets it pass.
+    """
     answer = _Answer(exchange)
     try:
-        await app(_scope(exchange), _Question(body, answer).receive, answer.send)
+        await app(_scope(exchange), _Question(exchange, body_limit, answer).receive, answer.send)
     finally:
         answer.over.set()
 
@@ -67,13 +71,16 @@ class _Question:
     Frameworks ask again while they answer, to hear of a client that leaves; here that cancels the task instead.
     """
 
-    def __init__(self, body: bytes, answer: _Answer) -> None:
-        self._body: bytes | None = body
+    def __init__(self, exchange: Exchange, body_limit: int, answer: _Answer) -> None:
+        self._exchange = exchange
+        self._body_limit = body_limit
         self._answer = answer
+        self._asked = False
 
     async def receive(self) -> Message:
-        body, self._body = self._body, None
-        if body is not None:
+        if not self._asked and not self._answer.over.is_set():
+            self._asked = True
+            body = await self._exchange.body(self._body_limit)
             return {"type": "http.request", "body": body, "more_body": False}
         await self._answer.over.wait()
         return {"type": "http.disconnect"}

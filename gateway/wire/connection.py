@@ -85,8 +85,7 @@ class Connection(asyncio.Protocol):
         self.deadline = NEVER
         exchange, self._exchange = self._exchange, None
         if exchange is not None and not exchange.finished:
-            exchange.gone = True
-            exchange.flow = None
+            exchange.lose()
             if self._task is not None:
                 self._task.cancel()
 

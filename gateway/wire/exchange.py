@@ -73,7 +73,11 @@ class Exchange(Protocol):
         ...
 
     async def body(self, limit: int) -> bytes:
-        """The whole request body. Raises ``Refusal``: ``body_too_large`` past ``limit`` bytes, ``request_timeout``."""
+        """The whole request body, which is handed over: it is asked for once.
+
+        Raises ``Refusal``: ``body_too_large`` past ``limit`` bytes, ``request_timeout``; and ``Unavailable``:
+        ``overloaded`` when the bodies of all requests are too many bytes.
+        """
         ...
 
     def respond(self, status: int, lines: bytes, body: bytes, *, close: bool = False) -> None:

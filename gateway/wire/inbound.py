@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Protocol
 
-from gateway.errors import GatewayError, Refusal
+from gateway.errors import GatewayError, Refusal, Unavailable
+from gateway.wire.bodymemory import BodyMemory
 from gateway.wire.deadline import Sweeper
 from gateway.wire.exchange import Flow
 
@@ -73,14 +74,7 @@ class Line(Protocol):
         """The handler waits for the body."""
         ...
 
-    def send_head(
-        self,
-        exchange: Inbound,
-        status: int,
-        lines: bytes,
-        framing: bytes,
-        body: bytes = b"",
-    ) -> None:
+    def send_head(self, exchange: Inbound, status: int, lines: bytes, framing: bytes, body: bytes = b"") -> None:
         """Write a status line and header lines, ending with those that frame the body, and what there is of it."""
         ...
 
@@ -122,6 +116,7 @@ class InboundContext:
     clock: ServerClock
     connections: set[Line]
     max_connections: int
+    bodies: BodyMemory
     draining: bool = False
     empty: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -134,6 +129,7 @@ class Inbound:
         "_body_error",
         "_body_waiter",
         "_finished",
+        "_held",
         "_limit",
         "_line",
         "arrived",
@@ -155,7 +151,8 @@ class Inbound:
         self._line = line
         self._body: bytes | bytearray = b""
         self._body_waiter: asyncio.Future[None] | None = None
-        self._body_error: Refusal | None = None
+        self._body_error: GatewayError | None = None
+        self._held = 0
         self._limit: int | None = None
         self._finished = False
         self.arrived = arrived
@@ -193,20 +190,25 @@ class Inbound:
             await self._body_waiter
         if self._body_error is not None:
             raise self._body_error
-        body = self._body = bytes(self._body)
+        body, self._body = bytes(self._body), b""
         return body
 
     def feed(self, data: bytes) -> None:
         """Bytes of the body have come. A body in one piece is not copied; one in crumbs costs no more than its size."""
-        if self._body_error is not None:
+        size = len(data)
+        self.received += size
+        if self._body_error is not None or self._finished or self.gone:
             return
-        if not self.received:
+        if not self._line.context.bodies.take(size):
+            self.fail_body(Unavailable("overloaded", retry_after=1, close=True))
+            return
+        self._held += size
+        if self.received == size:
             self._body = data
         else:
             if isinstance(self._body, bytes):
                 self._body = bytearray(self._body)
             self._body += data
-        self.received += len(data)
         if self._limit is not None and self.received > self._limit:
             self.fail_body(Refusal("body_too_large", close=True))
 
@@ -215,11 +217,27 @@ class Inbound:
         self.complete = True
         self._wake()
 
-    def fail_body(self, error: Refusal) -> None:
+    def fail_body(self, error: GatewayError) -> None:
         """The body will not become complete."""
         self._body_error = error
-        self._body = b""
+        self._let_go()
         self._wake()
+
+    def _let_go(self) -> None:
+        """Nothing of the body is held any more. Idempotent.
+
+        Otherwise it counts until the request has ended, though it was handed over: what was made of it is as large.
+        """
+        self._body = b""
+        if self._held:
+            self._line.context.bodies.give_back(self._held)
+            self._held = 0
+
+    def lose(self) -> None:
+        """The client is gone."""
+        self.gone = True
+        self.flow = None
+        self._let_go()
 
     def unread(self) -> bool:
         """Whether more has come than is held for a handler that has not asked yet."""
@@ -264,11 +282,13 @@ class Inbound:
         """See ``Exchange.abort``."""
         self._finished = True
         self.flow = None
+        self._let_go()
         self._line.abort()
 
     def _end(self) -> None:
         self._finished = True
         self.flow = None
+        self._let_go()
         self._line.answered(self)
 
     @property

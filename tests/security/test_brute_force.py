@@ -20,6 +20,7 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.identity.jwt import verify
 from gateway.identity.keys import Digester, new_key
 from gateway.secret import Secret
 from gateway.stores.interfaces import KeyRecord, KeySecret
@@ -257,13 +258,14 @@ def test_what_is_good_is_let_in(patient: Any, issuer: Issuer) -> None:
 
 
 class Work:
-    """Counts what is done for a credential: looks at the store and keyed hashes."""
+    """Counts what is done for a credential: looks at the store, keyed hashes, and signatures verified."""
 
     def __init__(self, patch: pytest.MonkeyPatch, gateway: Any) -> None:
         self._done: Counter[str] = Counter()
         store = type(gateway.gateway.core.store)
         patch.setattr(store, "find_key", self._counted("reads", store.find_key))
         patch.setattr(Digester, "__call__", self._counted("hashes", Digester.__call__))
+        patch.setattr("gateway.identity.tokens.verify", self._counted("signatures", verify))
 
     def _counted(self, name: str, does: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(does)
@@ -278,6 +280,11 @@ class Work:
         self._done.clear()
         said = ask()
         return said, self._done["reads"], self._done["hashes"]
+
+    def signatures(self, ask: Callable[[], int]) -> tuple[int, int]:
+        """Status, and signatures verified for one request."""
+        self._done.clear()
+        return ask(), self._done["signatures"]
 
 
 @pytest.mark.parametrize("target", BOTH)
@@ -336,6 +343,22 @@ def test_a_blocked_source_learns_nothing_and_costs_no_look_at_the_store(
     assert status(braked, target, *bearer(live)) == 200
 
 
+@pytest.mark.parametrize("target", BOTH)
+def test_for_a_blocked_source_no_signature_is_verified(
+    target: str, braked: Any, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = ["ops"]
+    known, unknown = issuer.token(groups=groups), issuer.token(groups=groups, sub="bob")
+    assert status(braked, target, *bearer(known)) == 200
+    block(braked, target)
+    work = Work(monkeypatch, braked)
+    for text in (unknown, *bad_tokens(issuer).values()):
+        assert work.signatures(functools.partial(status, braked, target, *bearer(text))) == (429, 0)
+    assert work.signatures(lambda: status(braked, target, *bearer(known))) == (200, 0)
+    braked.clock.now += WAIT
+    assert work.signatures(lambda: status(braked, target, *bearer(unknown))) == (200, 1)
+
+
 def test_a_known_credential_is_not_held_up_by_others_who_fail_from_its_address(braked: Any, issuer: Issuer) -> None:
     key, token = braked.key("known", roles=("user", "viewer")), issuer.token(groups=["ops"])
     good = {
@@ -387,6 +410,8 @@ def test_behind_proxies_a_source_is_whom_the_outermost_saw(gateway_with: Callabl
     assert status(gateway, "models", *guess(), seen_by("192.0.2.7", "192.0.2.1", "198.51.100.2")) == 429
     own_line = (seen_by("192.0.2.8", "192.0.2.9"), seen_by("192.0.2.1", "198.51.100.1"))
     assert status(gateway, "models", *guess(), *own_line) == 429
+    each_its_line = (seen_by("192.0.2.7"), seen_by("192.0.2.1"), seen_by("198.51.100.1"))
+    assert status(gateway, "models", *guess(), *each_its_line) == 429
     assert status(gateway, "models", *guess(), seen_by("192.0.2.2", "198.51.100.1")) == 401
     # What cannot have come through both is its peer's.
     odd = ((), (seen_by("192.0.2.3"),), (seen_by("unknown", "198.51.100.1"),), (seen_by("", "198.51.100.1"),))

@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 
 from gateway.errors import Unavailable
 from gateway.identity.jwt import MAX_TOKEN
-from gateway.identity.keyring import MISS, Miss
 from gateway.identity.tokens import TokenRing
 from gateway.model import Principal
 from gateway.policy.issuers import ALGORITHMS, ClaimRule, IssuerPolicy
@@ -665,7 +664,7 @@ def test_a_flood_of_unknown_kids_costs_the_issuer_one_request(own):
     hits = sum(own.issuer.hits.values())
     for number in range(300):
         assert own.present(own.issuer.token(header={"kid": f"bogus-{number}"})) is None
-        assert own.ring.lookup(known) is not None
+        assert isinstance(own.ring.lookup(known), Principal)
     assert sum(own.issuer.hits.values()) == hits + 2
 
 
@@ -764,7 +763,6 @@ def test_no_changed_token_is_ever_good(shared: Door, data: st.DataObject):
     changed = data.draw(changes(token, other))
     found = shared.present(changed)
     assert found is None or changed in (token, other)
-    assert not isinstance(shared.ring.lookup(changed), Miss)
 
 
 def made(door: Door, algorithm: str, subject: str) -> str:
@@ -797,4 +795,3 @@ def test_a_signed_token_of_any_content_is_judged_without_error(shared: Door, hea
         assert (body["iss"], type(body["sub"])) == (shared.issuer.url, str)
         assert all(type(body[name]) in (int, float) for name in ("exp", "iat"))
         assert body["exp"] > NOW - 30
-        assert shared.ring.lookup("x") is not MISS

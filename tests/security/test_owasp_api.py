@@ -332,6 +332,27 @@ def test_api4_a_body_without_a_length_is_read_as_far_as_the_limit(small: Any) ->
     assert sent < 32 * MIB  # what the kernel's buffers take is not the gateway's
 
 
+def test_api4_the_admin_plane_reads_no_body_of_whoever_may_not_send_it(house: House) -> None:
+    """The answer comes by the head alone, and does not ask for the body first."""
+    host, _, port = house.front.gateway.admin_url.removeprefix("http://").rpartition(":")
+    lines = ("Content-Type: application/json", "Content-Length: 16", "Expect: 100-continue")
+
+    def asked(method: str, path: str, key: str, body: bytes = b"") -> tuple[int, tuple[int, ...], bool]:
+        with RawClient((host, int(port))) as client:
+            client.send(house.front.head(method, path, *lines, key=key))
+            assert client.readable(10)
+            client.send(body)
+            answer = client.answer()
+        assert answer is not None
+        return answer.status, answer.interim, answer.closes
+
+    for (method, path), verb in TABLE.items():
+        if verb != OPEN:
+            for key, status in (("", 401), ("wrong", 401), (house.keys["acme"], 403)):
+                assert asked(method, concrete(path), key) == (status, (), True), path
+    assert asked("POST", "/admin/keys", house.keys["token"], b'{"name": "made"}') == (201, (100,), False)
+
+
 def peak() -> int:
     """The most bytes of memory that this process, in which the gateway lives, has held since ``forget_peak``."""
     told = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
@@ -342,13 +363,18 @@ def forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def test_api4_many_of_the_largest_bodies_at_once_stay_within_a_bound(small: Any) -> None:
+@pytest.mark.parametrize(
+    "messages",
+    [b'"' + b"a" * (MIB - 100) + b'"', b"[" + b",".join([b'"ab"'] * ((MIB - 100) // 5)) + b"]"],
+    ids=["one text", "short texts"],  # a short text weighs thirteen times its bytes once it is parsed
+)
+def test_api4_many_of_the_largest_bodies_at_once_stay_within_a_bound(small: Any, messages: bytes) -> None:
     """All are there but for their last byte, then all are judged at once: three times what was sent, and some room."""
-    body = b'{"model":"sim-model","messages":"' + b"a" * (MIB - 100) + b'"}'
+    body = b'{"model":"sim-model","messages":' + messages + b"}"
     head = small.head("POST", CHAT, "Content-Type: application/json", f"Content-Length: {len(body)}")
     small.received()
     with ExitStack() as stack:
-        clients = [stack.enter_context(RawClient(small.gateway.address)) for _ in range(24)]
+        clients = [stack.enter_context(RawClient(small.gateway.address)) for _ in range(48)]
         forget_peak()
         before = peak()
         for client in clients:
@@ -358,6 +384,32 @@ def test_api4_many_of_the_largest_bodies_at_once_stay_within_a_bound(small: Any)
         assert {client.answer().status for client in clients} == {400}
         assert peak() - before < 3 * len(clients) * MIB + 32 * MIB
     assert small.received() == []
+
+
+def test_api4_all_bodies_together_have_a_bound(
+    shared_site: Any, front_of: Callable[..., Any], wait_until: Callable[..., None]
+) -> None:
+    """Whoever comes when it is reached hears so at once, and that it will pass; those who came before are served."""
+    engine = shared_site.engine(step_time=0.0, prefill_tokens_per_second=0.0)
+    front = front_of(engine, body_memory="1 MiB")
+    held = front.gateway.gateway._inference._context.bodies
+    question = {"model": "sim-model", "max_tokens": 1, "messages": [{"role": "user", "content": "a" * (6 * MIB // 10)}]}
+    body = json.dumps(question).encode()
+    head = front.head("POST", CHAT, "Content-Type: application/json", f"Content-Length: {len(body)}")
+    for _ in range(3):
+        with RawClient(front.gateway.address) as first, RawClient(front.gateway.address) as left:
+            first.send(head, body[:-1])
+            wait_until(lambda: held.held == len(body) - 1, "the first body, but for a byte")
+            left.send(head, body[:100])
+            wait_until(lambda: held.held == len(body) + 99, "some of another")
+            left.close()
+            wait_until(lambda: held.held == len(body) - 1, "what was left let go of")
+            refused = front.send(head + body)
+            assert (refused.status, code(refused), refused.closes) == (503, "overloaded", True)
+            assert (refused.headers["retry-after"], refused.headers["x-should-retry"]) == ("1", "true")
+            first.send(body[-1:])
+            assert first.answer().status == 400  # longer than the engine's context
+            wait_until(lambda: held.held == 0, "all let go of")
 
 
 def test_api4_what_callers_invent_makes_no_new_series(house: House) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 
 import httpx
 import orjson
@@ -108,6 +109,39 @@ def test_a_new_installation_gets_an_alias_for_each_served_model(tmp_path):
         assert sum("made alias" in line for line in desk.said) == 2
 
     _at_the_desk(tmp_path, Engines(e8001=["small"], e8002=["large", "small"]), body)
+
+
+def test_a_model_that_is_called_by_its_path_gets_its_alias_without_the_slashes(tmp_path):
+    async def body(desk):
+        await desk.control.first(desk.client)
+        assert desk.names == ["models/one"]
+        assert desk.aliases.table.current["models/one"].targets == (Target("/models/one"),)
+        assert desk.said[-1] == "made alias models/one@1 for served model /models/one"
+
+    _at_the_desk(tmp_path, Engines(e8001=["/models/one"]), body)
+
+
+def test_a_name_that_can_be_no_alias_makes_none_and_is_reported_once_with_what_to_do(tmp_path):
+    hostile = ["plain@7", "../up", "x/../y", "it's; reboot", '"', "x" * 200, "a b"]
+
+    async def body(desk):
+        await desk.control.first(desk.client)
+        for _ in range(3):
+            await desk.control.probe(desk.client)
+        assert desk.names == ["fine"]
+        told = [line for line in desk.said if line.startswith("made no alias")]
+        assert sorted(shlex.split(line)[-1] for line in told if "alias set NAME --model" in line) == sorted(
+            name for name in hostile if " " not in name
+        )
+        assert sum("--served-model-name" in line for line in told) == 2
+        assert len(told) == len(hostile)
+        # One that goes is forgotten, so that names without number are not remembered without number.
+        desk.engines.served["8002"] = [f"later@{number}" for number in range(3)]
+        desk.registry.replicas[1].note_failure(EngineUnreachable())
+        await desk.control.probe(desk.client)
+        assert len(desk.control._nameless) == 3
+
+    _at_the_desk(tmp_path, Engines(e8001=["fine"], e8002=hostile), body)
 
 
 def test_an_engine_that_comes_late_gets_its_alias_in_a_new_installation(tmp_path):

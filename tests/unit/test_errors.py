@@ -32,6 +32,7 @@ STATUSES = {
     "no_ready_replica": 503,
     "queue_timeout": 503,
     "store_unavailable": 503,
+    "overloaded": 503,
     "draining": 503,
     "engine_timeout": 504,
 }

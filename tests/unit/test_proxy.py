@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import gc
 import operator
 import random
+import threading
+import weakref
 from importlib.resources import files
 from pathlib import Path
 
@@ -23,6 +27,7 @@ from gateway.errors import (
     EngineReset,
     EngineTimeout,
     EngineUnreachable,
+    Refusal,
     Unavailable,
 )
 from gateway.limits.local import LocalLimiter
@@ -35,6 +40,7 @@ from gateway.policy.live import Policy, load_policy
 from gateway.policy.schemacap import SchemaCap
 from gateway.proxy import Proxy, ProxyLimits, Visit
 from gateway.routes import ROUTES
+from gateway.steps.accept import accept
 from gateway.steps.guard import Entry, open_door
 from gateway.steps.observe import Observer
 from gateway.telemetry.metrics import Metrics
@@ -116,10 +122,11 @@ class Plane:
     def write(self, record) -> None:
         self.records.append(record)
 
-    async def handle(self, exchange) -> None:
+    async def handle(self, *exchanges) -> None:
+        """Handle them all at once."""
         loop = asyncio.get_running_loop()
         observer = Observer(loop, self, self.metrics, self.clock)
-        proxy = Proxy(
+        proxy = self.proxy = Proxy(
             door=open_door(ROUTES),
             callers=self.keys,
             failures=self.failures,
@@ -139,7 +146,8 @@ class Plane:
         )
         try:
             async with asyncio.timeout(5):
-                await proxy.handle(exchange)
+                self.handling = [asyncio.ensure_future(proxy.handle(exchange)) for exchange in exchanges]
+                await asyncio.gather(*self.handling)
         finally:
             observer.close()
 
@@ -264,6 +272,141 @@ def test_a_large_body_meets_the_same_rules(fakes):
     assert plane.serve(plane.chat(messages=large))["status"] == 200
     assert plane.serve(plane.chat(messages=large, not_a_member=1))["status"] == 400
     assert plane.serve(plane.chat(messages=large, model="unknown"))["status"] == 404
+
+
+class Parser:
+    """Takes the place of ``accept``: stops until it is let go, and counts how many are in it at once."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.inside = self.most = 0
+        self.go = threading.Event()
+        self._lock = threading.Lock()
+        self._accept = accept
+        monkeypatch.setattr("gateway.proxy.accept", self)
+
+    def __call__(self, *question):
+        with self._lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        assert self.go.wait(5)
+        try:
+            return self._accept(*question)
+        finally:
+            with self._lock:
+                self.inside -= 1
+
+
+LARGE = [{"role": "user", "content": "x" * 600_000}]
+
+
+async def _until(condition) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def test_two_large_bodies_are_parsed_at_a_time_and_all_of_them_are_served(fakes, monkeypatch):
+    parser = Parser(monkeypatch)
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)))
+
+    async def body() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(plane.handle(*[plane.chat(messages=LARGE) for _ in range(8)]))
+            await _until(lambda: parser.inside == 2)
+            parser.go.set()
+
+    asyncio.run(body())
+    assert parser.most == 2
+    assert [record["status"] for record in plane.records] == [200] * 8
+
+
+def test_a_turn_at_parsing_lasts_as_long_as_the_thread_whatever_the_client_does(fakes, monkeypatch):
+    parser = Parser(monkeypatch)
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)))
+    exchanges = [plane.chat(messages=LARGE) for _ in range(6)]
+
+    async def body() -> None:
+        serving = asyncio.create_task(plane.handle(*exchanges))
+        await _until(lambda: parser.inside == 2)
+        for task, exchange in zip(plane.handling, exchanges, strict=True):
+            exchange.gone = True
+            task.cancel()
+        await serving
+        assert plane.proxy.parses.locked()
+        parser.go.set()
+        await _until(lambda: not plane.proxy.parses.locked())
+
+    asyncio.run(body())
+    assert parser.most == 2
+    assert [record["status"] for record in plane.records] == [499] * 6
+
+
+class Tree:
+    """Stands for what a body was parsed to."""
+
+
+@pytest.mark.parametrize("size", [10, 600_000], ids=["on the loop", "in a thread"])
+def test_a_refusal_keeps_nothing_of_what_was_refused(fakes, monkeypatch, size):
+    made = []
+
+    def refuses(*_):
+        tree = Tree()
+        made.append(weakref.ref(tree))
+        raise Refusal("invalid_request")
+
+    monkeypatch.setattr("gateway.proxy.accept", refuses)
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)))
+    with _no_collection():
+        assert plane.serve(plane.chat(messages=[{"role": "user", "content": "x" * size}]))["status"] == 400
+        assert [tree() for tree in made] == [None]
+
+
+@pytest.mark.parametrize("turns", [1, 2], ids=["no other answers", "another answers"])
+def test_a_failed_attempt_keeps_nothing_of_the_request(fakes, turns):
+    made = []
+
+    async def fails():
+        tree = Tree()
+        made.append(weakref.ref(tree))
+        raise EngineReset
+
+    plane = Plane(fakes, *[fakes.Lane(turn) for turn in (fails, fakes.says(WHOLE))[:turns]])
+    with _no_collection():
+        assert {plane.serve(plane.chat())["status"] for _ in range(4)} == {502 if turns == 1 else 200}
+        assert made
+        assert {tree() for tree in made} == {None}
+
+
+@contextlib.contextmanager
+def _no_collection():
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def test_while_an_engine_answers_only_the_bytes_of_a_large_body_are_kept(fakes, monkeypatch):
+    class Payload(dict):
+        """A dictionary that can be watched."""
+
+    watched = []
+
+    def watching(*question):
+        request = accept(*question)
+        payload = Payload(request.payload)
+        watched.append(weakref.ref(payload))
+        return request._replace(payload=payload)
+
+    async def looks():
+        await _until(lambda: [payload() for payload in watched] == [None])  # the thread lets go of it soon after
+        return await fakes.says(WHOLE)()
+
+    monkeypatch.setattr("gateway.proxy.accept", watching)
+    plane = Plane(fakes, fakes.Lane(looks))
+    with _no_collection():
+        assert plane.serve(plane.chat(messages=LARGE))["status"] == 200
 
 
 # --- what may be seen

@@ -46,7 +46,8 @@ class Held:
 async def listening(handler: Handler, **options: Any) -> AsyncIterator[tuple[Listener, int]]:
     loop = asyncio.get_running_loop()
     sweeper = Sweeper(loop, 0.02)
-    listener = Listener(loop, sweeper, handler, **{"limits": InboundLimits(), "max_connections": 10, **options})
+    bounds = {"limits": InboundLimits(), "max_connections": 10, "body_memory": 1 << 20}
+    listener = Listener(loop, sweeper, handler, **{**bounds, **options})
     bound = bind("127.0.0.1", 0)
     await listener.start(bound)
     try:

@@ -43,7 +43,7 @@ def test_nothing_given_works() -> None:
     assert settings.timeouts == Timeouts(2.0, 600.0, 120.0, 900.0, 30.0)
     assert (settings.attempts, settings.max_connections_per_replica) == (2, 1024)
     assert (settings.probe_interval, settings.request_head_timeout) == (1.0, 10.0)
-    assert (settings.body_timeout, settings.min_body_rate) == (30.0, 1024)
+    assert (settings.body_timeout, settings.min_body_rate, settings.body_memory) == (30.0, 1024, 1 << 30)
 
 
 def test_settings_are_frozen() -> None:
@@ -182,6 +182,23 @@ def test_the_environment_takes_lists_with_commas_and_names_the_file(tmp_path: Pa
 
 def test_variables_that_kubernetes_sets_are_no_settings() -> None:
     assert load(env={"GATEWAY_PORT": "tcp://10.0.0.1:80", "GATEWAY_SERVICE_HOST": "10.0.0.1"}) == load()
+
+
+@pytest.mark.parametrize(
+    ("text", "octets"),
+    [("512 MiB", 512 << 20), ("2GiB", 2 << 30), ("1048576", 1 << 20), ("2097152 B", 2 << 20), ("1024 KiB", 1 << 20)],
+)
+def test_a_size_is_bytes_or_text_with_a_unit(tmp_path: Path, text: str, octets: int) -> None:
+    assert load(f"body_memory: {text}", tmp_path).body_memory == octets
+    assert load(env={"GATEWAY_BODY_MEMORY": text}).body_memory == octets
+
+
+@pytest.mark.parametrize(
+    "text", ["1 MB", "1024 kib", "-1 GiB", "1.5 GiB", "1048575", "1025 GiB", "many", "true", "[1]"]
+)
+def test_what_is_no_size_is_a_fault(tmp_path: Path, text: str) -> None:
+    (fault,) = faults(f"body_memory: {text}", tmp_path)
+    assert fault.endswith(":1: body_memory: expected a size from 1048576 to 1099511627776 bytes, such as 512 MiB")
 
 
 def test_all_faults_come_together_with_places(tmp_path: Path) -> None:

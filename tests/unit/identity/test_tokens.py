@@ -97,7 +97,7 @@ def test_a_token_is_waited_for_once_and_then_known():
             assert (found.tenant, found.name, found.credential) == ("t-acme", "corp", Credential.TOKEN)
             assert found.expires_at == NOW + 60
             assert ring.lookup(token) is found
-            assert isinstance(ring.lookup(bench.issuer.token(sub="bob")), Principal)
+            assert isinstance(await ring.fetch(bench.issuer.token(sub="bob")), Principal)
             assert bench.issuer.hits == {DISCOVERY: 1, JWKS: 1}
             assert bench.refused == []
 
@@ -117,8 +117,8 @@ def test_a_known_token_never_waits_for_a_slow_issuer():
                 assert isinstance(ring.lookup(known), Principal)
                 assert isinstance(await ring.fetch(known), Principal)
                 bench.advance(31)
-                assert isinstance(await ring.fetch(known), Principal)  # verified anew, with the keys that are held
-                assert isinstance(ring.lookup(bench.issuer.token(sub="new")), Principal)
+                assert isinstance(ring.lookup(known), Principal)  # verified anew, with the keys that are held
+                assert isinstance(await ring.fetch(bench.issuer.token(sub="new")), Principal)
                 assert not waiting.done()
             assert await waiting is None
             assert bench.refused == ["key"]
@@ -126,28 +126,64 @@ def test_a_known_token_never_waits_for_a_slow_issuer():
     run(body())
 
 
-def test_what_is_cached_is_verified_anew_after_a_minute(monkeypatch):
-    count = 0
+@pytest.fixture
+def verified(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A letter for each verification that there was."""
+    done: list[str] = []
 
     def counted(*arguments):
-        nonlocal count
-        count += 1
+        done.append("v")
         return verify(*arguments)
 
     monkeypatch.setattr("gateway.identity.tokens.verify", counted)
+    return done
 
+
+def test_a_look_verifies_nothing_that_was_never_good(verified):
+    """The request path looks before it asks whether the source is blocked."""
+
+    async def body() -> None:
+        bench = Bench()
+        async with bench.open() as ring:
+            good = bench.issuer.token()
+            assert await ring.fetch(good)
+            header, claims, signature = good.split(".")
+            never = [
+                bench.issuer.token(sub="bob"),
+                bench.issuer.token(aud="other"),
+                bench.issuer.token(exp=int(NOW) - 60),
+                bench.issuer.token(header={"kid": "other"}),
+                bench.issuer.token(iss="https://login.example.com"),
+                f"{header}.{claims}.{signature[:-4]}AAAA",
+                "a.b.c",
+            ]
+            verified.clear()
+            for _ in range(3):
+                assert [ring.lookup(token) for token in never] == [MISS] * len(never)
+                assert isinstance(ring.lookup(good), Principal)
+            assert verified == bench.refused == []
+            assert await ring.fetch(never[0])
+            assert [await ring.fetch(token) for token in never[1:]] == [None] * (len(never) - 1)
+            done = len(verified)
+            assert [ring.lookup(token) for token in never[1:]].count(None) == len(never) - 2  # a kid may come yet
+            assert len(verified) == done > 0
+
+    run(body())
+
+
+def test_what_is_cached_is_verified_anew_after_a_minute(verified):
     async def body() -> None:
         bench = Bench()
         async with bench.open() as ring:
             token = bench.issuer.token()
             for step, expected in ((0, 1), (59.9, 1), (0.1, 2), (59, 2)):
                 bench.advance(step)
-                assert await ring.fetch(token)
-                assert count == expected
+                assert isinstance(ring.lookup(token) if verified else await ring.fetch(token), Principal)
+                assert len(verified) == expected
             bench.wall.now -= 50  # a clock that is set back does not keep it
             bench.steady.now += 1
-            assert ring.lookup(token)
-            assert count == 3
+            assert isinstance(ring.lookup(token), Principal)
+            assert len(verified) == 3
 
     run(body())
 
@@ -161,10 +197,12 @@ def test_a_session_does_not_outlive_its_token():
             assert isinstance(found, Principal)
             assert found.expires_at == NOW + 20
             bench.advance(49.9)
-            assert ring.lookup(token) is not None  # within the leeway, and judged each time
+            assert isinstance(ring.lookup(token), Principal)  # within the leeway, and judged each time
             assert not ring._known
+            assert ring.lookup(token) is MISS
+            assert isinstance(await ring.fetch(token), Principal)
             bench.advance(0.1)
-            assert ring.lookup(token) is None
+            assert await ring.fetch(token) is None
             assert await ring.fetch(token) is None
             assert bench.refused == ["expired", "expired"]
 
@@ -203,7 +241,7 @@ def test_an_issuer_that_is_down_leaves_its_keys_for_a_day():
             await until(lambda: ring.faults() == {"corp": "status"})
             bench.advance(86_400)
             assert ring.ages() == {"corp": 86_640}
-            assert isinstance(ring.lookup(bench.issuer.token()), Principal)
+            assert isinstance(await ring.fetch(bench.issuer.token()), Principal)
             bench.advance(60)
             with pytest.raises(Unavailable):
                 await ring.fetch(bench.issuer.token())
@@ -245,7 +283,7 @@ def test_a_rotation_keeps_tokens_and_a_withdrawal_ends_them():
             await ring.refresh()
             await until(lambda: ring.epoch != epoch)
             assert await ring.fetch(old) is None
-            assert isinstance(ring.lookup(old_again), Principal)
+            assert isinstance(await ring.fetch(old_again), Principal)
             assert bench.refused == ["key"]
 
     run(body())
@@ -263,7 +301,7 @@ def test_another_key_under_the_same_kid_ends_what_the_old_one_signed():
             bench.advance(240)
             await ring.refresh()
             await until(lambda: ring.epoch != epoch)
-            assert ring.lookup(token) is None
+            assert await ring.fetch(token) is None
             assert bench.refused == ["signature"]
 
     run(body())
@@ -278,15 +316,15 @@ def test_new_policies_apply_at_once_and_keep_keys_that_still_serve():
             epoch = ring.epoch
             ring.replace((bench.policy(denied_tokens=frozenset({"t1"})),))
             assert ring.epoch == epoch + 1
-            assert ring.lookup(token) is None
+            assert await ring.fetch(token) is None
             ring.replace((bench.policy(),))
-            assert isinstance(ring.lookup(token), Principal)
+            assert isinstance(await ring.fetch(token), Principal)
             assert bench.issuer.hits == {DISCOVERY: 1, JWKS: 1}
             ring.replace(())
-            assert ring.lookup(token) is None
+            assert await ring.fetch(token) is None
             assert ring.ages() == {}
             ring.replace((bench.policy(algorithms=("RS256",)),))
-            assert ring.lookup(token) is None
+            assert await ring.fetch(token) is None
             assert bench.refused == ["denied", "issuer", "algorithm"]
 
     run(body())
@@ -341,27 +379,19 @@ def test_many_tokens_wait_for_one_load_and_too_many_are_told_to_come_back():
     run(body())
 
 
-def test_a_refusal_is_remembered_for_a_while(monkeypatch):
-    count = 0
-
-    def counted(*arguments):
-        nonlocal count
-        count += 1
-        return verify(*arguments)
-
-    monkeypatch.setattr("gateway.identity.tokens.verify", counted)
-
+def test_a_refusal_is_remembered_for_a_while(verified):
     async def body() -> None:
         bench = Bench()
         async with bench.open() as ring:
             bad = bench.issuer.token(aud="other")
             for _ in range(3):
                 assert await ring.fetch(bad) is None
-            assert count == 1
-            assert bench.refused == ["audience"] * 3
-            bench.advance(10)
             assert ring.lookup(bad) is None
-            assert count == 2
+            assert len(verified) == 1
+            assert bench.refused == ["audience"] * 4
+            bench.advance(10)
+            assert await ring.fetch(bad) is None
+            assert len(verified) == 2
 
     run(body())
 
@@ -373,7 +403,7 @@ def test_what_time_mends_is_not_remembered():
             early = bench.issuer.token(nbf=int(NOW) + 31)
             assert await ring.fetch(early) is None
             bench.advance(1)
-            assert isinstance(ring.lookup(early), Principal)
+            assert isinstance(await ring.fetch(early), Principal)
             assert bench.refused == ["not_yet"]
 
     run(body())
@@ -406,7 +436,7 @@ def test_a_lookup_needs_no_loop_and_close_may_be_called_twice():
                 assert len(asyncio.all_tasks()) == 1
 
     run(body())
-    assert bench.ring.lookup(bench.issuer.token()) is None
+    assert bench.ring.lookup(bench.issuer.token()) is MISS
 
 
 def test_keys_from_a_file(tmp_path):
@@ -422,7 +452,6 @@ def test_keys_from_a_file(tmp_path):
             bench.advance(2)
             await ring.refresh()
             await until(lambda: ring.epoch != epoch)
-            assert ring.lookup(token) is MISS
             assert await ring.fetch(token) is None
             assert not bench.issuer.hits
 
@@ -441,6 +470,6 @@ def test_a_set_that_may_not_be_trusted_leaves_the_old_one():
                 bench.advance(240 + step)
                 await ring.refresh()
                 await until(lambda fault=fault: ring.faults() == {"corp": fault})
-                assert isinstance(ring.lookup(bench.issuer.token()), Principal)
+                assert isinstance(await ring.fetch(bench.issuer.token()), Principal)
 
     run(body())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -49,9 +50,16 @@ class FakeFailures:
         self.counted.append(source)
 
 
-def _call(keys, failures=None, hops=0, **head):
+def _call(keys, failures=None, hops=0, forwarded=(), **head):
     names = {name.replace("_", "-").encode(): value for name, value in head.items()}
-    return asyncio.run(authenticate(names, keys, failures or FakeFailures(), "10.0.0.9", hops))
+    headers = [*names.items(), *_lines(*forwarded)]
+    return asyncio.run(
+        authenticate(dict(headers), keys, failures or FakeFailures(), "10.0.0.9", headers=headers, hops=hops)
+    )
+
+
+def _lines(*forwarded):
+    return [(b"x-forwarded-for", value) for value in forwarded]
 
 
 @pytest.mark.parametrize(
@@ -153,28 +161,50 @@ def test_a_store_that_cannot_be_asked_is_no_failure_of_the_source():
 @pytest.mark.parametrize(
     ("hops", "forwarded", "source"),
     [
-        (0, b"203.0.113.7", "10.0.0.9"),
-        (1, b"203.0.113.7", "203.0.113.7"),
-        (1, b"198.51.100.1, 203.0.113.7", "203.0.113.7"),
-        (2, b"198.51.100.1, 203.0.113.7", "198.51.100.1"),
-        (2, b"203.0.113.7", "10.0.0.9"),
-        (1, b"", "10.0.0.9"),
-        (1, b"unknown", "10.0.0.9"),
-        (1, b"203.0.113.7:1234", "10.0.0.9"),
-        (1, b"\xff\xfe", "10.0.0.9"),
-        (1, b"2001:DB8::1", "2001:db8::1"),
+        (0, [b"203.0.113.7"], "10.0.0.9"),
+        (1, [b"203.0.113.7"], "203.0.113.7"),
+        (1, [b"198.51.100.1, 203.0.113.7"], "203.0.113.7"),
+        (2, [b"198.51.100.1, 203.0.113.7"], "198.51.100.1"),
+        (2, [b"203.0.113.7"], "10.0.0.9"),
+        (1, [b""], "10.0.0.9"),
+        (1, [b"unknown"], "10.0.0.9"),
+        (1, [b"203.0.113.7:1234"], "10.0.0.9"),
+        (1, [b"\xff\xfe"], "10.0.0.9"),
+        (1, [b"2001:DB8::1"], "2001:db8::1"),
+        # Lines are one list in their order: a proxy may add one of its own.
+        (1, [b"198.51.100.1", b"203.0.113.7"], "203.0.113.7"),
+        (2, [b"198.51.100.1", b"203.0.113.7"], "198.51.100.1"),
+        (2, [b"192.0.2.66, 192.0.2.67", b"198.51.100.1", b"203.0.113.7"], "198.51.100.1"),
+        (3, [b"192.0.2.66, 192.0.2.67", b"198.51.100.1, 203.0.113.7"], "192.0.2.67"),
+        (3, [b"192.0.2.66", b"203.0.113.7"], "10.0.0.9"),
+        (2, [b"192.0.2.66", b"", b"203.0.113.7"], "10.0.0.9"),
+        (1, [], "10.0.0.9"),
     ],
 )
 def test_only_what_trusted_proxies_appended_says_where_a_request_comes_from(hops, forwarded, source):
-    assert source_of("10.0.0.9", {b"x-forwarded-for": forwarded}, hops) == source
+    assert source_of("10.0.0.9", _lines(*forwarded), hops) == source
     failures = FakeFailures()
     with pytest.raises(Refusal):
-        _call(FakeKeys(cached=None), failures, hops, x_api_key=KEY.encode(), x_forwarded_for=forwarded)
+        _call(FakeKeys(cached=None), failures, hops, forwarded, x_api_key=KEY.encode())
     assert failures.counted == [source]
 
 
-def test_without_the_header_the_peer_is_the_source():
-    assert source_of("10.0.0.9", {}, 3) == "10.0.0.9"
+@pytest.mark.parametrize(("lines", "hops"), list(itertools.product(range(1, 5), range(1, 5))))
+def test_how_a_list_is_cut_into_lines_changes_no_source(lines, hops):
+    whole = [b"192.0.2.1", b"192.0.2.2", b"192.0.2.3", b"192.0.2.4"]
+    cuts = itertools.combinations(range(1, 4), lines - 1)
+    pieces = [[b", ".join(whole[a:b]) for a, b in itertools.pairwise((0, *cut, 4))] for cut in cuts]
+    assert {source_of("10.0.0.9", _lines(*each), hops) for each in pieces} == {whole[-hops].decode()}
+
+
+def test_a_known_credential_costs_no_look_at_where_it_comes_from():
+    class Unread(list):
+        def __iter__(self):
+            raise AssertionError("read")
+
+    head = {b"x-api-key": KEY.encode()}
+    found = authenticate(head, FakeKeys(cached=PRINCIPAL), FakeFailures(), "10.0.0.9", headers=Unread(), hops=2)
+    assert asyncio.run(found) is PRINCIPAL
 
 
 def test_two_credentials_are_refused_whatever_they_hold():

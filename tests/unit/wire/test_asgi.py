@@ -27,6 +27,7 @@ class FakeExchange:
         self.target = target
         self.headers = [(b"host", b"gw"), (b"x-a", b"1"), (b"x-a", b"2")]
         self._body = body
+        self.reads = 0
         self.started = False
         self.status = 0
         self.answered: list[tuple[bytes, bytes]] = []
@@ -34,6 +35,7 @@ class FakeExchange:
         self.finished = False
 
     async def body(self, limit: int) -> bytes:
+        self.reads += 1
         if len(self._body) > limit:
             raise Refusal("body_too_large", close=True)
         return self._body
@@ -116,12 +118,46 @@ def test_framing_has_one_author() -> None:
     assert run(app).answered == [(b"content-type", b"1")]
 
 
-def test_a_body_over_the_limit_is_refused_before_the_application_runs() -> None:
+def test_a_body_is_read_once_and_not_before_the_application_asks_for_it() -> None:
+    reads: list[int] = []
+
     async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        pytest.fail("it ran")
+        reads.append(exchange.reads)
+        await receive()
+        reads.append(exchange.reads)
+        await send(START)
+        await send({"type": "http.response.body"})
+        await receive()
+        reads.append(exchange.reads)
+
+    exchange = FakeExchange()
+    run(app, exchange)
+    assert reads == [0, 1, 1]
+
+
+def test_who_answers_by_the_head_alone_has_no_body_read() -> None:
+    async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        await send(START)
+        await send({"type": "http.response.body", "body": b"no"})
+        assert (await receive())["type"] == "http.disconnect"
+
+    exchange = run(app, FakeExchange(body=b"a" * (LIMIT + 1)))
+    assert (exchange.status, exchange.reads) == (201, 0)
+
+
+def test_a_body_over_the_limit_is_told_to_the_application_when_it_asks() -> None:
+    told: list[str] = []
+
+    async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        try:
+            await receive()
+        except Refusal as refusal:
+            told.append(refusal.spec.code)
+            raise
 
     with pytest.raises(Refusal):
         run(app, FakeExchange(body=b"a" * (LIMIT + 1)))
+    assert told == ["body_too_large"]
 
 
 def test_who_listens_for_a_disconnect_waits_until_the_answer_is_over() -> None:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.errors import GatewayError, Refusal
+from gateway.errors import GatewayError
+from gateway.wire.bodymemory import BodyMemory
 from gateway.wire.connection import Connection
 from gateway.wire.deadline import Sweeper
 from gateway.wire.inbound import UNREAD_WINDOW, Inbound, InboundContext, InboundLimits, ServerClock
@@ -105,7 +106,9 @@ class Clocked:
 class Bench:
     """One connection, the requests that its handler got, and what went wrong."""
 
-    def __init__(self, handler: Callable[[Inbound], Awaitable[None]] | None = None, **limits: Any) -> None:
+    def __init__(
+        self, handler: Callable[[Inbound], Awaitable[None]] | None = None, body_memory: int = 1 << 20, **limits: Any
+    ) -> None:
         self.loop = Clocked()
         self.got: list[Inbound] = []
         self.bodies: list[bytes] = []
@@ -124,6 +127,7 @@ class Bench:
             clock=ServerClock(lambda: 0.0),
             connections=set(),
             max_connections=2,
+            bodies=BodyMemory(body_memory),
         )
         self.connection, self.transport = self.connect()
 
@@ -137,7 +141,7 @@ class Bench:
         self.got.append(exchange)
         try:
             body = await exchange.body(BODY_LIMIT)
-        except Refusal as error:
+        except GatewayError as error:
             exchange.respond(error.spec.status, b"", error.spec.code.encode(), close=error.close)
             return
         self.bodies.append(body)

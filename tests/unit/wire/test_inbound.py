@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gateway.errors import Refusal
+from gateway.errors import Refusal, Unavailable
+from gateway.wire.bodymemory import BodyMemory
 from gateway.wire.inbound import UNREAD_WINDOW, Inbound, ServerClock
 
 
@@ -18,7 +20,7 @@ class Line:
     peer = "127.0.0.1"
 
     def __init__(self) -> None:
-        self.context = SimpleNamespace(draining=False, loop=asyncio.get_event_loop_policy())
+        self.context = SimpleNamespace(draining=False, loop=asyncio.get_event_loop_policy(), bodies=BodyMemory(1 << 20))
         self.said: list[Any] = []
 
     def want_body(self, exchange: Inbound) -> None:
@@ -67,7 +69,7 @@ def test_a_body_in_one_piece_is_not_copied() -> None:
     exchange.feed(data)
     exchange.end_body()
     assert read(exchange, 1000) is data
-    assert read(exchange, 1000) is data
+    assert read(exchange, 1000) == b"", "what was handed over is not kept as well"
     assert line.said == []
 
 
@@ -106,6 +108,51 @@ def test_what_nobody_asked_for_is_bounded() -> None:
     assert not exchange.unread()
     exchange.feed(b"a")
     assert exchange.unread()
+
+
+ENDS: dict[str, Callable[[Inbound], None]] = {
+    "a whole answer": lambda exchange: exchange.respond(200, b"", b""),
+    "the end of a stream": lambda exchange: exchange.finish(),
+    "given up": lambda exchange: exchange.abort(),
+    "the client left": lambda exchange: exchange.lose(),
+    "too slow": lambda exchange: exchange.fail_body(Refusal("request_timeout")),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_body_counts_until_its_request_has_ended_in_whatever_way(end: Any, asked: bool) -> None:
+    exchange, line = made()
+    memory = line.context.bodies
+    exchange.feed(b"a" * 300)
+    exchange.feed(b"a" * 700)
+    assert memory.held == 1000
+    if asked:
+        exchange.end_body()
+        read(exchange, 1000)
+        assert memory.held == 1000, "an engine has not answered yet"
+    for _ in range(2):
+        end(exchange)
+        assert memory.held == 0
+    exchange.feed(b"late")
+    assert (memory.held, exchange._body) == (0, b"")
+
+
+def test_a_body_for_which_there_is_no_room_is_refused_and_lets_go_of_what_it_had() -> None:
+    exchange, line = made()
+    memory = line.context.bodies = BodyMemory(1000)
+    assert memory.take(300)
+    exchange.feed(b"a" * 600)
+    assert memory.held == 900
+    exchange.feed(b"a" * 101)
+    assert memory.held == 300
+    exchange.feed(b"a" * 10)
+    exchange.end_body()
+    with pytest.raises(Unavailable) as caught:
+        read(exchange, 5000)
+    error = caught.value
+    assert (error.spec.code, error.spec.status, error.retry_after, error.close) == ("overloaded", 503, 1, True)
+    assert (memory.held, exchange._body, exchange.received) == (300, b"", 711)
 
 
 def test_an_answer_is_given_once() -> None:
