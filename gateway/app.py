@@ -7,7 +7,8 @@ import contextlib
 import secrets
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
 
 from gateway.admin.presence import Presence
 from gateway.admin.rules import PolicyNews
@@ -16,6 +17,7 @@ from gateway.core import Core, Records
 from gateway.fleet.probe import new_client
 from gateway.fleet.registry import Registry
 from gateway.gauges import watch
+from gateway.heartbeat import Heartbeat
 from gateway.identity.callers import Callers
 from gateway.identity.keyring import KeyRing
 from gateway.identity.peppers import check_peppers
@@ -23,6 +25,7 @@ from gateway.identity.secrets import load_secrets
 from gateway.identity.tokens import TokenRing
 from gateway.limits.open import SharedLimits, local_limits, redis_limits
 from gateway.limits.sources import FailureGate
+from gateway.model import Instance
 from gateway.planes import admin_listener, inference_listener
 from gateway.policy.live import Policies, Policy, open_policies
 from gateway.policy.schemacap import SchemaCap
@@ -31,15 +34,21 @@ from gateway.settings import Settings
 from gateway.stateurl import is_redis, redis_place
 from gateway.steps.observe import Observer
 from gateway.stores.aliases import AliasView
-from gateway.stores.interfaces import Notifying
+from gateway.stores.interfaces import Notifying, StateStore, StoreUnavailable
 from gateway.stores.open import open_store
+from gateway.stores.redis import RedisStore
 from gateway.supervise import Supervisor
 from gateway.telemetry.metrics import Metrics
+from gateway.trial import Trials
 from gateway.wire.deadline import Sweeper
 from gateway.wire.upstream import UpstreamLimits
 
 _SYNC_INTERVAL = 0.5
 _POLICY_INTERVAL = 1.0
+_HEARTBEAT_INTERVAL = 2.0
+_KEEP_INTERVAL = 1.0
+_TRIALS_INTERVAL = 5.0
+_LONG_AGO = 1e9
 _ISSUERS_INTERVAL = 1.0
 _HOUR = 3_600.0
 
@@ -83,10 +92,9 @@ class Gateway:
         settings, stack, loop = self.settings, self._stack, asyncio.get_running_loop()
         policies = open_policies(settings.policies, self._policy_report(news))
         access, guards = policies.policy.access, policies.policy.guards
-        store = await open_store(settings.state, password=settings.state_password)
+        store = await self._open_store()
         stack.push_async_callback(store.close)
         held = load_secrets(settings.state_folder, self._env, secrets.SystemRandom())
-        await check_peppers(store, held.peppers)
         sweeper = Sweeper(loop)
         stack.callback(sweeper.close)
         registry = Registry(loop, sweeper, settings.engines, _upstream_limits(settings), floors=guards.floors)
@@ -125,6 +133,16 @@ class Gateway:
         policies.on_change(lambda policy: follow(core, policy))
         return core
 
+    async def _open_store(self) -> StateStore:
+        """The store; a Redis that cannot be reached now is asked again later, by whoever needs it."""
+        settings = self.settings
+        try:
+            return await open_store(settings.state, password=settings.state_password)
+        except StoreUnavailable:
+            if not is_redis(settings.state):
+                raise
+            return RedisStore(redis_place(settings.state, settings.state_password))
+
     def _open_limits(self, policies: Policies) -> SharedLimits:
         if not is_redis(self.settings.state):
             return local_limits()
@@ -140,7 +158,15 @@ class Gateway:
 
     async def _open(self, core: Core, news: PolicyNews) -> None:
         settings, supervisor = self.settings, core.supervisor
-        control = Control(core.store, core.keys, core.aliases, core.registry, self._report)
+        control = Control(
+            core.store,
+            core.keys,
+            core.aliases,
+            core.registry,
+            self._report,
+            folder=settings.state_folder,
+            verify=lambda: check_peppers(core.store, core.held.peppers),
+        )
         client = new_client()
         self._stack.push_async_callback(client.aclose)
         await core.tokens.refresh()
@@ -158,6 +184,18 @@ class Gateway:
         if isinstance(core.store, Notifying):
             supervisor.start("changes", control.follow(core.store))
         supervisor.run_every("probe", settings.probe_interval, lambda: control.probe(client))
+        trials = Trials(
+            core.store,
+            lambda: core.aliases.table,
+            core.metrics.revisions,
+            lambda: core.policies.policy.routing.canary,
+            self._report,
+        )
+        supervisor.run_every("trials", _TRIALS_INTERVAL, trials.watch)
+        heartbeat = Heartbeat(core.store, self._describe(core), core.metrics.revisions)
+        self._stack.push_async_callback(heartbeat.close)
+        supervisor.run_every("keep", _KEEP_INTERVAL, control.keep)
+        supervisor.run_every("heartbeat", _HEARTBEAT_INTERVAL, heartbeat.beat)
         supervisor.run_every("policy", _POLICY_INTERVAL, core.policies.reload)
         supervisor.run_every("issuers", _ISSUERS_INTERVAL, core.tokens.refresh)
         for name, interval, step in core.limits.loops:
@@ -169,6 +207,25 @@ class Gateway:
     def reload_policies(self) -> None:
         """Judge the policy files anew, also if they have not changed. For SIGHUP."""
         self.core.supervisor.start("policy-reload", self.core.policies.reload(force=True))
+
+    def _describe(self, core: Core) -> Callable[[], Instance]:
+        """This instance, as others see it at the moment of asking."""
+        instance_id, started_at, name = secrets.token_hex(8), time.time(), socket.gethostname()
+
+        def describe() -> Instance:
+            return Instance(
+                id=instance_id,
+                name=name,
+                version=version("gateway"),
+                admin_url=self.admin_url,
+                started_at=started_at,
+                seen_at=time.time(),
+                generation=core.aliases.table.generation,
+                table_age=min(core.keys.age(), _LONG_AGO),
+                degraded=core.aliases.degraded,
+            )
+
+        return describe
 
     def _bind(self, host: str, port: int) -> socket.socket:
         bound = bind(host, port)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from pathlib import Path
 
 import httpx
 
@@ -16,17 +17,32 @@ from gateway.fleet.replica import State
 from gateway.identity.keyring import KeyRing
 from gateway.policy.names import automatic_aliases, is_model
 from gateway.stores.aliases import AliasView, name_served_models
-from gateway.stores.interfaces import Notifying, StateStore, StoreError
+from gateway.stores.interfaces import Notifying, StateStore, StoreError, StoreUnavailable
+from gateway.stores.kept import keep_table, kept_table
 
 Report = Callable[[str], None]
+_REFUSED = -1
 
 
 class Control:
     """Steps for the supervisor's loops. Expected failures are reported when they begin and when they end."""
 
     def __init__(
-        self, store: StateStore, keys: KeyRing, aliases: AliasView, registry: Registry, report: Report
+        self,
+        store: StateStore,
+        keys: KeyRing,
+        aliases: AliasView,
+        registry: Registry,
+        report: Report,
+        *,
+        folder: Path,
+        verify: Callable[[], Awaitable[None]],
     ) -> None:
+        """``folder`` is where the last known alias table is kept. ``verify`` is awaited once the store can be read."""
+        self._folder = folder
+        self._verify = verify
+        self._verified = False
+        self._kept: int | None = None
         self._store = store
         self._keys = keys
         self._aliases = aliases
@@ -39,13 +55,29 @@ class Control:
         self._turn = asyncio.Lock()
 
     async def first(self, client: httpx.AsyncClient) -> None:
-        """Before listening: the store must be readable, and engines that are there are known.
+        """Before listening: what the aliases are, by the store or as they were last known, and which engines are there.
 
-        Only an installation without any alias gets automatic ones. Raises ``StoreUnavailable``.
+        Only an installation without any alias gets automatic ones. Raises ``StoreUnavailable`` when the store cannot be
+        read and nothing was kept, and what ``verify`` raises.
         """
-        await self.reload()
-        self._name_models = not self._aliases.table.current
+        try:
+            await self.reload()
+        except StoreUnavailable as error:
+            await self._serve_kept(error)
+        else:
+            self._name_models = not self._aliases.table.current
         await self.probe(client)
+
+    async def _serve_kept(self, error: StoreUnavailable) -> None:
+        table = await asyncio.to_thread(kept_table, self._folder)
+        if table is None:
+            raise error
+        self._aliases.serve_kept(table)
+        self._store_down = True
+        self._report(
+            f"state store: {error}; started without it, by the alias table of generation {table.generation} as it was "
+            "last known here. API keys cannot be checked until it is back"
+        )
 
     async def reload(self) -> None:
         """Take in what changed in the store. Raises ``StoreUnavailable``; what was known then stands.
@@ -53,8 +85,25 @@ class Control:
         One at a time: of two readings at once, the older one could be the last to be taken in.
         """
         async with self._turn:
+            if not self._verified:
+                await self._verify()
+                self._verified = True
             await self._keys.refresh()
             await self._aliases.refresh()
+
+    async def keep(self) -> None:
+        """Keep the alias table on disk if it has changed. A disk that refuses is reported once, until it takes one."""
+        table = self._aliases.table
+        if self._aliases.degraded or table.generation == self._kept:
+            return
+        try:
+            await asyncio.to_thread(keep_table, self._folder, table)
+        except OSError as error:
+            if self._kept != _REFUSED:
+                self._report(f"the alias table cannot be kept in {self._folder}: {error.strerror}")
+            self._kept = _REFUSED
+            return
+        self._kept = table.generation
 
     async def sync(self) -> None:
         """``reload``, with an unreachable store reported."""

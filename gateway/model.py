@@ -130,9 +130,17 @@ class Target:
     weight: int = 1
 
 
+SOURCES = frozenset({"cli", "api", "file", "automatic", "rollback", "canary"})
+"""Where a revision may come from."""
+
+
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """One immutable assignment of an alias. ``created_at`` is Unix seconds; ``source`` is cli, api or automatic."""
+    """One immutable assignment of an alias. ``created_at`` is Unix seconds; ``source`` is one of ``SOURCES``.
+
+    ``canary_of`` is the number of the revision that this one tries to replace: then the first target is that one's
+    model, the second the new one, and their weights are percent.
+    """
 
     alias: str
     number: int
@@ -141,11 +149,39 @@ class Revision:
     created_at: float
     note: str = ""
     source: str = "api"
+    canary_of: int | None = None
 
     @property
     def label(self) -> str:
         """``name@revision``, as the response header carries it."""
         return f"{self.alias}@{self.number}"
+
+    def track(self, model: str) -> str:
+        """``canary`` for the new model of a trial, else ``stable``: a metric label."""
+        return "canary" if self.canary_of is not None and model == self.targets[-1].model else "stable"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One running gateway, as its heartbeat tells. Times are Unix seconds.
+
+    ``generation`` is that of the alias table it serves, ``table_age`` for how many seconds it has not heard of the
+    store; ``degraded`` says that it serves what it kept, because it has not been able to read the store.
+    """
+
+    id: str
+    name: str
+    version: str
+    admin_url: str
+    started_at: float
+    seen_at: float
+    generation: int
+    table_age: float = 0.0
+    degraded: bool = False
+
+
+INSTANCE_TTL = 10.0
+"""Seconds after its last heartbeat during which an instance counts as live."""
 
 
 @dataclass(frozen=True, slots=True)

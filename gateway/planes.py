@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from gateway.admin.build import build_admin
 from gateway.admin.rules import PolicyNews
@@ -13,12 +14,13 @@ from gateway.admin.state import AdminState
 from gateway.control import Control
 from gateway.core import Core
 from gateway.errors import GatewayError, Refusal
-from gateway.identity.secrets import Secrets, tenant_salt
+from gateway.identity.secrets import Secrets, split_key, tenant_salt
 from gateway.model import Dialect
 from gateway.proxy import Proxy, ProxyLimits
 from gateway.routes import ROUTES
 from gateway.server import Listener
 from gateway.steps.guard import open_door
+from gateway.trial import counted
 from gateway.wire.asgi import run_asgi
 from gateway.wire.errorbody import error_answer
 from gateway.wire.exchange import Exchange
@@ -47,6 +49,7 @@ def inference_listener(core: Core) -> Listener:
         observer=core.observer,
         metrics=core.metrics,
         salt=salter(core.held),
+        split_key=split_key(core.held.salt),
         random=dice.random,
         new_id=lambda: f"req_{dice.getrandbits(96):024x}",
         limits=ProxyLimits(attempts=settings.attempts, total=settings.timeouts.total, hops=settings.trusted_hops),
@@ -95,6 +98,7 @@ def admin_listener(core: Core, inference: Listener, control: Control, news: Poli
             failures=core.failures,
             access=lambda: policies.policy.access,
             policy=lambda: news.view(policies),
+            compare=lambda alias: _counted(core, alias),
         )
     )
 
@@ -125,6 +129,11 @@ def _inbound_limits(core: Core) -> InboundLimits:
         body_timeout=core.settings.body_timeout,
         body_rate=core.settings.min_body_rate,
     )
+
+
+def _counted(core: Core, alias: str) -> Mapping[str, Mapping[str, Any]]:
+    core.observer.flush()
+    return counted(core.metrics.revisions, core.aliases.table, alias)
 
 
 def _scraped(core: Core) -> bytes:

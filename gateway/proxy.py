@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from gateway.errors import CODES, EngineFailure, GatewayError, Unavailable
+from gateway.errors import CODES, EngineFailure, GatewayError, Refusal, Unavailable
 from gateway.limits.headers import rate_lines
 from gateway.limits.interfaces import Limiter, LimitReached
-from gateway.model import AliasTable, BodyKind, Dialect, InferenceRequest, Route
+from gateway.model import AliasTable, BodyKind, Dialect, InferenceRequest, Revision, Route
 from gateway.policy.access import Access
 from gateway.policy.context import judge_context
 from gateway.policy.grants import Grant
@@ -26,12 +26,13 @@ from gateway.steps.accept import accept, render
 from gateway.steps.admit import admit, reserve, used_tokens
 from gateway.steps.authenticate import Callers, Failures, authenticate
 from gateway.steps.authorize import authorize
+from gateway.steps.conversation import split_point
 from gateway.steps.forward import Lane, Order, forward
 from gateway.steps.guard import Door, Entry, guard
 from gateway.steps.inform import Answer, health, model, models
 from gateway.steps.observe import Observer
 from gateway.steps.pick import Candidate, pick
-from gateway.steps.resolve import choose_target, resolve
+from gateway.steps.resolve import choose_target, resolve, wanted
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.trace import Trace, overhead
 from gateway.wire.errorbody import error_event, error_lines
@@ -76,6 +77,10 @@ class Aliases(Protocol):
     @property
     def table(self) -> AliasTable:
         """A snapshot; a request reads it once."""
+        ...
+
+    async def revision(self, alias: str, number: int) -> Revision | None:
+        """A revision that is not current; ``None``: there is none of that number. Raises ``Unavailable``."""
         ...
 
 
@@ -146,6 +151,7 @@ class Proxy:
     observer: Observer
     metrics: Metrics
     salt: Callable[[str], str]
+    split_key: bytes
     random: Callable[[], float]
     new_id: Callable[[], str]
     limits: ProxyLimits = ProxyLimits()
@@ -203,11 +209,11 @@ class Proxy:
     async def _infer(self, exchange: Exchange, trace: Trace, grant: Grant, entry: Entry) -> None:
         policy = self.policies.policy
         request = await self._accept(exchange, trace, entry, policy.guards)
-        authorize(grant, request.alias)
-        revision = resolve(request.alias, self.aliases.table)
+        revision = await self._resolve(request.alias, grant)
         trace.alias, trace.revision = revision.alias, revision.number
-        model = trace.model = choose_target(revision, self.random)
-        request = self._judge(request, model, grant, policy.guards)
+        model = trace.model = self._choose(exchange, revision, grant, request)
+        trace.track = revision.track(model)
+        request = self._judge(request, revision.alias, model, grant, policy.guards)
         order = self._order(request, model, grant, policy.guards, revision.label)
         del request  # the order says what of it is kept while an engine answers
         if grant.budgets:
@@ -243,9 +249,29 @@ class Proxy:
         parsing.add_done_callback(lambda _: self.parses.release())
         return await asyncio.shield(parsing)
 
-    def _judge(self, request: InferenceRequest, model: str, grant: Grant, guards: Guards) -> InferenceRequest:
+    async def _resolve(self, name: str, grant: Grant) -> Revision:
+        """The revision that a name means to a caller: the current one, or the one that it is pinned to."""
+        alias, number = wanted(name)
+        authorize(grant, alias)
+        revision = resolve(alias, self.aliases.table)
+        if number is None or number == revision.number:
+            return revision
+        pinned = await self.aliases.revision(alias, number) if grant.pins else None
+        if pinned is None:
+            raise Refusal("model_not_found", param="model")
+        return pinned
+
+    def _choose(self, exchange: Exchange, revision: Revision, grant: Grant, request: InferenceRequest) -> str:
+        if len(revision.targets) == 1:
+            return revision.targets[0].model
+        point = split_point(self.split_key, revision.alias, exchange.head, grant.principal, request)
+        return choose_target(revision, point)
+
+    def _judge(
+        self, request: InferenceRequest, alias: str, model: str, grant: Grant, guards: Guards
+    ) -> InferenceRequest:
         """What depends on the alias, on its engine's context, or on what the tenant has sent before."""
-        mask = guards.mask(request.alias)
+        mask = guards.mask(alias)
         if mask is not None:
             mask.judge(request)
             request = mask.bound(request)

@@ -11,13 +11,14 @@ from gateway.admin.callers import Knowledge
 from gateway.admin.errors import install
 from gateway.admin.gate import Gate
 from gateway.admin.health import health_routes
+from gateway.admin.instances import instance_routes
 from gateway.admin.keys import key_routes
 from gateway.admin.metrics import metrics_routes
 from gateway.admin.policy import policy_routes
 from gateway.admin.state import AdminState
 from gateway.admin.verbs import Doors
 
-_ROUTES = (health_routes, metrics_routes, key_routes, alias_routes, audit_routes, policy_routes)
+_ROUTES = (health_routes, metrics_routes, key_routes, alias_routes, instance_routes, audit_routes, policy_routes)
 
 
 def build_admin(state: AdminState) -> FastAPI:

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from gateway.aliasing.plan import PlanFault
 from gateway.errors import PLAIN_NAME, ErrorSpec, GatewayError, Refusal
 from gateway.model import Dialect
 from gateway.stores.interfaces import Conflict, NotFound
@@ -23,6 +24,8 @@ ADMIN_CODES: Mapping[str, ErrorSpec] = MappingProxyType(
         "no_such_object": ErrorSpec("no_such_object", 404, _INVALID, "not_found_error", "No such key or alias."),
         "conflict": ErrorSpec("conflict", 409, _INVALID, _INVALID, "Somebody else was first."),
         "model_not_served": ErrorSpec("model_not_served", 409, _INVALID, _INVALID, "No replica serves that model now."),
+        "alias_in_use": ErrorSpec("alias_in_use", 409, _INVALID, _INVALID, "The alias is in use."),
+        "change_refused": ErrorSpec("change_refused", 409, _INVALID, _INVALID, "The alias does not stand so."),
     }
 )
 _BY_STATUS = MappingProxyType({404: "not_found", 405: "method_not_allowed"})
@@ -92,6 +95,9 @@ def install(app: FastAPI) -> None:
     async def lost(_: Request, error: Exception) -> Response:
         return answer(AdminRefusal("conflict", f"{error}."))
 
+    async def unplanned(_: Request, error: Exception) -> Response:
+        return answer(AdminRefusal("change_refused", f"{error}."))
+
     async def framework(_: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         return answer(Refusal(_BY_STATUS.get(status, "invalid_request")))
@@ -100,5 +106,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(GatewayError, ours)
     app.add_exception_handler(NotFound, missing)
     app.add_exception_handler(Conflict, lost)
+    app.add_exception_handler(PlanFault, unplanned)
     app.add_exception_handler(HTTPException, framework)
     app.add_exception_handler(Exception, ours)

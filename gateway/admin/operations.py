@@ -1,13 +1,13 @@
-"""What the admin API and the command line do to a store, once for both."""
+"""What the admin API and the command line do to the keys of a store, once for both."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
 
-from gateway.admin.schemas import AliasOrder, KeyOrder, RotateOrder, limits_of
+from gateway.admin.schemas import KeyOrder, RotateOrder, limits_of
 from gateway.identity.keys import digest, new_key
-from gateway.model import Principal, Revision, Target
+from gateway.model import Principal
 from gateway.secret import Secret
 from gateway.stores.interfaces import KeyRecord, KeySecret, StateStore
 
@@ -55,28 +55,6 @@ async def rotate_key(
     secret = KeySecret(now, pepper_version=mint.version)
     record = await store.rotate_key(key_id, mint.digest(text), secret, overlap_until=now + order.overlap, author=author)
     return record, text
-
-
-async def assign(
-    store: StateStore, alias: str, order: AliasOrder, *, author: str, now: float, unserved: bool = False
-) -> Revision:
-    """Point an alias at a model. Raises what ``assign_alias`` and ``note`` raise.
-
-    ``unserved`` says that only ``force`` allows it. That goes into the audit trail first: an assignment that was lost
-    to another one leaves a line of what was tried, and none is made without its line.
-    """
-    if unserved:
-        detail = {"model": order.model, "force": True, "source": order.source}
-        await store.note(at=now, author=author, verb="alias.force", subject=alias, detail=detail)
-    return await store.assign_alias(
-        alias,
-        (Target(order.model),),
-        author=author,
-        at=now,
-        note=order.note,
-        source=order.source,
-        expect_revision=order.expect_revision,
-    )
 
 
 def principal_of(key: KeyRecord) -> Principal:

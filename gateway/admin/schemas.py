@@ -10,14 +10,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from gateway.model import Limits, Revision
+from gateway.model import Limits
 from gateway.policy.grants import LIMIT_BOUNDS
-from gateway.policy.names import EXPECTED_ALIAS, MODEL, is_alias
+from gateway.policy.names import EXPECTED_ALIAS, is_alias
 from gateway.stores.interfaces import KeyRecord
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _GLOB = r"^[A-Za-z0-9._:/*?-]{1,64}$"
-_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{0,200}$"
 _TEN_YEARS = 3_660 * 86_400
 _MAX_OVERLAP = 90 * 86_400
 _DAY = 86_400
@@ -35,7 +34,7 @@ def key_reference(text: str) -> str:
 def alias_name(text: str) -> str:
     """An alias name as given. Raises ``ValueError``."""
     if not is_alias(text):
-        raise ValueError(f"an alias name is {EXPECTED_ALIAS}")
+        raise ValueError(f"expected {EXPECTED_ALIAS}")
     return text
 
 
@@ -137,45 +136,6 @@ class KeyList(Closed):
     next: str | None
 
 
-class AliasOrder(Closed):
-    """An assignment to be made. ``expect_revision`` makes it a compare-and-set (0: the alias must be new).
-
-    ``force`` allows a model that no replica serves now.
-    """
-
-    model: Annotated[str, Field(pattern=MODEL)]
-    note: Annotated[str, Field(pattern=_LINE)] = ""
-    expect_revision: Annotated[int, Field(ge=0)] | None = None
-    source: Literal["api", "cli"] = "api"
-    force: bool = False
-
-
-class TargetView(Closed):
-    """A served model and its weight."""
-
-    model: str
-    weight: int
-
-
-class AliasView(Closed):
-    """The current revision of an alias."""
-
-    name: str
-    revision: int
-    targets: list[TargetView]
-    author: str
-    created_at: float
-    note: str
-    source: str
-
-
-class AliasList(Closed):
-    """All aliases by name, and the generation of the table."""
-
-    generation: int
-    aliases: list[AliasView]
-
-
 def key_view(record: KeyRecord, now: float) -> KeyView:
     """A stored key as shown at ``now``."""
     return KeyView(**_key_fields(record, now))
@@ -184,19 +144,6 @@ def key_view(record: KeyRecord, now: float) -> KeyView:
 def new_key_view(record: KeyRecord, now: float, text: str) -> NewKeyView:
     """A key just made, with its text."""
     return NewKeyView(**_key_fields(record, now), key=text)
-
-
-def alias_view(revision: Revision) -> AliasView:
-    """A revision as shown."""
-    return AliasView(
-        name=revision.alias,
-        revision=revision.number,
-        targets=[TargetView(model=target.model, weight=target.weight) for target in revision.targets],
-        author=revision.author,
-        created_at=revision.created_at,
-        note=revision.note,
-        source=revision.source,
-    )
 
 
 def key_state(record: KeyRecord, now: float) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from secrets import SystemRandom
+from types import MappingProxyType
+from typing import Any
 
 from gateway.admin.rules import PolicyView
 from gateway.admin.writes import WriteLimit
@@ -25,7 +27,8 @@ class AdminState:
     answered. ``ready`` is readiness, ``served_models`` what ready replicas serve now, ``render_metrics`` the
     exposition text. ``pepper`` is the newest one, of ``pepper_version``. ``callers`` know credentials, ``failures``
     counts those that are no good, ``access`` gives the access policy in force and ``policy`` how that stands with its
-    files.
+    files. ``compare`` gives what this instance has counted of the tracks of an alias's current revision, by track, in
+    the fields of ``TrackView``; a track that has served nothing may be missing.
     """
 
     store: StateStore
@@ -39,6 +42,7 @@ class AdminState:
     failures: Failures
     access: Callable[[], Access]
     policy: Callable[[], PolicyView]
+    compare: Callable[[str], Mapping[str, Mapping[str, Any]]] = lambda _: MappingProxyType({})
     pepper_version: int = 1
     writes: WriteLimit = field(default_factory=WriteLimit)
     clock: Callable[[], float] = time.time

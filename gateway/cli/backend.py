@@ -6,8 +6,18 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, Self
 
+from gateway.admin.aliasorders import ChangeOrder
+from gateway.admin.aliasviews import (
+    AliasList,
+    AliasView,
+    DiffView,
+    HistoryPage,
+    InstanceList,
+    WrittenView,
+)
+from gateway.admin.comparison import ComparisonView
 from gateway.admin.rules import ExplanationView
-from gateway.admin.schemas import AliasOrder, AliasView, KeyOrder, KeyView, NewKeyView, RotateOrder
+from gateway.admin.schemas import KeyOrder, KeyView, NewKeyView, RotateOrder
 from gateway.admin.trail import AuditPage
 
 
@@ -16,7 +26,7 @@ class CliFault(Exception):
 
 
 class Backend(AbstractAsyncContextManager["Backend"], Protocol):
-    """Keys, aliases, the audit trail, the policy.
+    """Keys, aliases, instances, the audit trail, the policy.
 
     Every method raises ``CliFault``, or one of the errors of the store; so does entering.
     """
@@ -45,16 +55,32 @@ class Backend(AbstractAsyncContextManager["Backend"], Protocol):
         """Give a key, by id or name, another text."""
         ...
 
-    async def list_aliases(self) -> Sequence[AliasView]:
+    async def list_aliases(self) -> AliasList:
         """All aliases by name."""
         ...
 
-    async def show_alias(self, name: str) -> AliasView:
-        """The current revision of an alias."""
+    async def show_alias(self, name: str, number: int | None) -> AliasView:
+        """A revision of an alias; ``None``: the current one."""
         ...
 
-    async def set_alias(self, name: str, order: AliasOrder) -> AliasView:
-        """Append a revision."""
+    async def change_alias(self, name: str, order: ChangeOrder) -> WrittenView:
+        """Do what the order says, by its kind."""
+        ...
+
+    async def alias_history(self, name: str, before: int | None) -> HistoryPage:
+        """Revisions of an alias with a number below ``before``, newest first."""
+        ...
+
+    async def alias_diff(self, name: str, old: int | None, new: int | None) -> DiffView:
+        """What differs between two revisions of an alias, as ``DiffPair`` means them."""
+        ...
+
+    async def compare_alias(self, name: str) -> ComparisonView:
+        """How an alias's trial does, by what the instance that is asked has counted."""
+        ...
+
+    async def instances(self) -> InstanceList:
+        """The gateways of the last hour."""
         ...
 
     async def audit_page(self, after: int, limit: int) -> AuditPage:

@@ -11,16 +11,31 @@ from secrets import SystemRandom
 from types import TracebackType
 from typing import Self
 
-from gateway.admin.operations import Mint, assign, issue_key, rotate_key
+from gateway.admin.aliases import generation_now, read_history
+from gateway.admin.aliasing import Actor, change, pair, show
+from gateway.admin.aliasorders import AliasOrder, ChangeOrder
+from gateway.admin.aliasviews import (
+    AliasList,
+    AliasView,
+    DiffView,
+    HistoryPage,
+    HistoryPaging,
+    InstanceList,
+    WrittenView,
+    alias_list,
+    alias_view,
+    diff_view,
+    written_view,
+)
+from gateway.admin.comparison import ComparisonView
+from gateway.admin.instances import read_instances
+from gateway.admin.operations import Mint, issue_key, rotate_key
 from gateway.admin.rules import ExplanationView, explanation, unknown_roles
 from gateway.admin.schemas import (
-    AliasOrder,
-    AliasView,
     KeyOrder,
     KeyView,
     NewKeyView,
     RotateOrder,
-    alias_view,
     key_view,
     new_key_view,
 )
@@ -30,7 +45,7 @@ from gateway.identity.peppers import check_peppers
 from gateway.identity.secrets import find_peppers, load_peppers
 from gateway.policy.access import load_access
 from gateway.settings import is_redis, load_settings, sqlite_path, state_folder_of, state_password
-from gateway.stores.interfaces import NotFound, StateStore
+from gateway.stores.interfaces import StateStore
 from gateway.stores.open import open_store
 
 
@@ -84,22 +99,35 @@ class LocalBackend(Backend):
         now = time.time()
         return key_view(await (await self._store()).revoke_key(key, at=now, author=self._author), now)
 
-    async def list_aliases(self) -> Sequence[AliasView]:
+    async def list_aliases(self) -> AliasList:
         """All aliases by name."""
-        return [alias_view(revision) for revision in (await (await self._store()).alias_table()).current.values()]
+        return alias_list(await (await self._store()).alias_table())
 
-    async def show_alias(self, name: str) -> AliasView:
-        """The current revision of an alias."""
-        revision = (await (await self._store()).alias_table()).current.get(name)
-        if revision is None:
-            raise NotFound("no alias has that name")
-        return alias_view(revision)
+    async def show_alias(self, name: str, number: int | None) -> AliasView:
+        """A revision of an alias; ``None``: the current one."""
+        return alias_view(await show(await self._store(), name, number))
 
-    async def set_alias(self, name: str, order: AliasOrder) -> AliasView:
-        """Append a revision. Whether a replica serves the model is not known here, so ``force`` always tells."""
-        store = await self._store(create=True)
-        made = await assign(store, name, order, author=self._author, now=time.time(), unserved=order.force)
-        return alias_view(made)
+    async def change_alias(self, name: str, order: ChangeOrder) -> WrittenView:
+        """Do what the order says. Whether a replica serves a model is not known here, so ``force`` always tells."""
+        store = await self._store(create=isinstance(order, AliasOrder))
+        made = await change(store, name, order, Actor(self._author, time.time()))
+        return written_view(made, await generation_now(store))
+
+    async def alias_history(self, name: str, before: int | None) -> HistoryPage:
+        """Revisions of an alias with a number below ``before``, newest first."""
+        return await read_history(await self._store(), name, HistoryPaging(before=before))
+
+    async def alias_diff(self, name: str, old: int | None, new: int | None) -> DiffView:
+        """What differs between two revisions of an alias."""
+        return diff_view(*await pair(await self._store(), name, old, new))
+
+    async def compare_alias(self, name: str) -> ComparisonView:
+        """Only a gateway counts. Raises ``CliFault``."""
+        raise CliFault("What a trial does is counted by a running gateway: --admin-url names one ('gateway status').")
+
+    async def instances(self) -> InstanceList:
+        """The gateways of the last hour."""
+        return await read_instances(await self._store(), time.time())
 
     async def audit_page(self, after: int, limit: int) -> AuditPage:
         """Lines of the audit trail with a number above ``after``, and the newest line of all."""

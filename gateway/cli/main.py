@@ -10,6 +10,7 @@ import typer
 from gateway.cli import alias, audit, keys, policy
 from gateway.cli.demo import demo
 from gateway.cli.serve import serve
+from gateway.cli.status import status
 
 app = typer.Typer(
     name="gateway",
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.command(epilog="Example:  gateway serve --engine http://127.0.0.1:8001 --engine http://127.0.0.1:8002")(serve)
 app.command(epilog="Example:  gateway demo --once && echo it works")(demo)
+app.command(epilog="Example:  gateway status --json")(status)
 app.add_typer(keys.app, name="keys")
 app.add_typer(alias.app, name="alias")
 app.add_typer(policy.app, name="policy")

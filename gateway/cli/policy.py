@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gateway.admin.rules import ExplanationView
-from gateway.cli.alias import alias_argument
+from gateway.cli.aliasoptions import alias_argument
 from gateway.cli.keys import key_argument
 from gateway.cli.output import fail, note, print_fields, print_json, print_table
 from gateway.cli.run import AdminToken, AdminUrl, Json, State, act, faults_reported, where

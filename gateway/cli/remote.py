@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from gateway.admin.aliasorders import (
+    AbortOrder,
+    AliasOrder,
+    CanaryOrder,
+    ChangeOrder,
+    DeleteOrder,
+    PromoteOrder,
+    RollbackOrder,
+)
+from gateway.admin.aliasviews import (
+    AliasList,
+    AliasView,
+    DiffView,
+    HistoryPage,
+    InstanceList,
+    WrittenView,
+)
+from gateway.admin.comparison import ComparisonView
 from gateway.admin.rules import ExplanationView
 from gateway.admin.schemas import (
-    AliasList,
-    AliasOrder,
-    AliasView,
     KeyList,
     KeyOrder,
     KeyView,
@@ -26,6 +41,16 @@ from gateway.secret import Secret
 
 V = TypeVar("V", bound=BaseModel)
 
+_CHANGES: Mapping[type[ChangeOrder], tuple[str, str]] = MappingProxyType(
+    {
+        AliasOrder: ("PUT", "/admin/aliases"),
+        RollbackOrder: ("POST", "/admin/alias-rollback"),
+        CanaryOrder: ("POST", "/admin/alias-canary"),
+        PromoteOrder: ("POST", "/admin/alias-promote"),
+        AbortOrder: ("POST", "/admin/alias-abort"),
+        DeleteOrder: ("DELETE", "/admin/aliases"),
+    }
+)
 _TIMEOUT = httpx.Timeout(10.0, connect=2.0)
 
 
@@ -76,17 +101,34 @@ class RemoteBackend(Backend):
         """Give a key, by id or name, another text."""
         return await self._ask(NewKeyView, "POST", f"/admin/keys/{key}/rotate", order)
 
-    async def list_aliases(self) -> Sequence[AliasView]:
+    async def list_aliases(self) -> AliasList:
         """All aliases by name."""
-        return (await self._ask(AliasList, "GET", "/admin/aliases")).aliases
+        return await self._ask(AliasList, "GET", "/admin/aliases")
 
-    async def show_alias(self, name: str) -> AliasView:
-        """The current revision of an alias."""
-        return await self._ask(AliasView, "GET", f"/admin/aliases/{name}")
+    async def show_alias(self, name: str, number: int | None) -> AliasView:
+        """A revision of an alias; ``None``: the current one."""
+        return await self._ask(AliasView, "GET", f"/admin/aliases/{name if number is None else f'{name}@{number}'}")
 
-    async def set_alias(self, name: str, order: AliasOrder) -> AliasView:
-        """Append a revision."""
-        return await self._ask(AliasView, "PUT", f"/admin/aliases/{name}", order)
+    async def change_alias(self, name: str, order: ChangeOrder) -> WrittenView:
+        """Do what the order says."""
+        method, place = _CHANGES[type(order)]
+        return await self._ask(WrittenView, method, f"{place}/{name}", order)
+
+    async def alias_history(self, name: str, before: int | None) -> HistoryPage:
+        """Revisions of an alias with a number below ``before``, newest first."""
+        return await self._ask(HistoryPage, "GET", f"/admin/alias-history/{name}", query=_given(before=before))
+
+    async def alias_diff(self, name: str, old: int | None, new: int | None) -> DiffView:
+        """What differs between two revisions of an alias."""
+        return await self._ask(DiffView, "GET", f"/admin/alias-diff/{name}", query=_given(old=old, new=new))
+
+    async def compare_alias(self, name: str) -> ComparisonView:
+        """How an alias's trial does, by what the gateway has counted."""
+        return await self._ask(ComparisonView, "GET", f"/admin/alias-compare/{name}")
+
+    async def instances(self) -> InstanceList:
+        """The gateways of the last hour."""
+        return await self._ask(InstanceList, "GET", "/admin/instances")
 
     async def audit_page(self, after: int, limit: int) -> AuditPage:
         """Lines of the audit trail with a number above ``after``, and the newest line of all."""
@@ -124,6 +166,10 @@ class RemoteBackend(Backend):
             return view.model_validate_json(response.content)
         except ValidationError:
             raise CliFault(f"What answers at {self._url} is not an admin API of this version.") from None
+
+
+def _given(**values: int | None) -> dict[str, str | int]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _message(response: httpx.Response, url: str) -> str:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
+from gateway.aliasing.plan import PlanFault
 from gateway.cli.backend import Backend, CliFault
 from gateway.cli.choose import Where, choose
 from gateway.cli.output import fail
@@ -73,6 +74,8 @@ def faults_reported() -> Iterator[None]:
         fail(f"{str(error).rstrip('.')}.")
     except GatewayError as error:
         fail(error.message)
+    except PlanFault as error:
+        fail(f"{error.words}.")
     except (CliFault, SecretFault) as error:
         fail(str(error))
     except (SettingsFault, PolicyFault) as error:

@@ -131,6 +131,11 @@ def tenant_salt(salt: Secret, tenant: str) -> str:
     return hmac.digest(salt.reveal().encode(), tenant.encode(), "sha256").hex()
 
 
+def split_key(salt: Secret) -> bytes:
+    """What decides, with a conversation, on which side of a split it is: 32 bytes that tell nothing of the salt."""
+    return hmac.digest(salt.reveal().encode(), b"gateway split", "sha256")
+
+
 def _judged(text: str, place: str) -> Secret:
     if len(text) < _MIN_LENGTH:
         raise SecretFault(f"{place} holds {len(text)} characters: a secret needs at least {_MIN_LENGTH}.")

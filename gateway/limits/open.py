@@ -15,6 +15,7 @@ from gateway.limits.redis import RedisLimiter
 from gateway.redislink import LIMITS_TIMEOUT, RedisLink
 from gateway.stateurl import RedisPlace
 
+_DEADLINE = 1.5 * LIMITS_TIMEOUT  # of an admission: an answer that just came in time is not thrown away
 _FLUSH_INTERVAL = 0.005
 _RENEW_INTERVAL = 20.0
 
@@ -52,7 +53,7 @@ def redis_limits(place: RedisPlace, share: Callable[[], float], report: Callable
     link = RedisLink(place, timeout=LIMITS_TIMEOUT)
     jitter = random.Random(secrets.randbits(64))  # noqa: S311 - it spreads probes in time, it keeps no secret
     breaker = Breaker(jitter=jitter.random, report=report)
-    limiter = RedisLimiter(link, LocalLimiter(), breaker, share=share, name=secrets.token_hex(8))
+    limiter = RedisLimiter(link, LocalLimiter(), breaker, share=share, name=secrets.token_hex(8), deadline=_DEADLINE)
     loops = (
         Loop("limits-flush", _FLUSH_INTERVAL, limiter.flush),
         Loop("limits-renew", _RENEW_INTERVAL, limiter.renew),

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gateway.model import NO_LIMITS, Credential, Limits, Principal
-from gateway.policy.document import Document, Fault, Option, PolicyFault, read_options, whole, word
+from gateway.policy.document import Document, Fault, Option, PolicyFault, flag, read_options, whole, word
 from gateway.policy.globs import EVERYTHING, EXPECTED_GLOB, NOTHING, Globs, compile_globs, is_glob
 from gateway.policy.grants import LIMIT_BOUNDS, Grant, Grants, Role, Tenant, budget, own_figures, tenant_figures
 from gateway.policy.issuerfile import read_issuers
@@ -37,8 +37,9 @@ _ESTIMATE: Mapping[str, Option] = MappingProxyType(
 _SINGLE: Mapping[str, Option] = MappingProxyType(
     {"unlisted_tenants": word(("allow", "deny"), "allow"), "failures": whole(1, 1_000_000, 60)}
 )
+_PINS: Mapping[str, Option] = MappingProxyType({"pins": flag(False)})
 _TOP = ("roles", "default_roles", "tenants", "limits", "issuers", "outage", "estimate", *_SINGLE)
-_ROLE_KEYS = ("aliases", "admin", "limits")
+_ROLE_KEYS = ("aliases", "admin", "limits", "pins")
 _TENANT_KEYS = ("aliases", "limits")
 
 
@@ -133,6 +134,7 @@ class Access:
             budgets=tuple(budget(holder, stated) for holder, stated in figures.items() if stated),
             verbs=verbs_in(roles) if self.admits(principal.tenant) else frozenset(),
             layers=tuple(globs for globs in layers if not globs.everything),
+            pins=any(role.pins for role in roles.values()),
         )
 
 
@@ -195,7 +197,8 @@ def _role(document: Document, value: Any, where: str) -> Role:
     written = document.mapping(value, where, _ROLE_KEYS)
     globs = items(document, written.get("aliases", []), f"{where}.aliases", _GLOB, _MAX_GLOBS)
     verbs = _verbs(document, written.get("admin", []), f"{where}.admin")
-    return Role(compile_globs(globs), verbs, _limits(document, written, where))
+    pins = read_options(document, {k: v for k, v in written.items() if k == "pins"}, where, _PINS)["pins"]
+    return Role(compile_globs(globs), verbs, _limits(document, written, where), pins)
 
 
 def _tenant(document: Document, value: Any, where: str) -> Tenant:

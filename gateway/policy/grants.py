@@ -24,11 +24,13 @@ LIMIT_BOUNDS: Mapping[str, int] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What one role grants: aliases it may call, admin verbs, and figures in place of the default ones."""
+    """What one role grants: aliases it may call, whether also in older revisions (``name@N``), admin verbs, and figures
+    in place of the default ones."""
 
     globs: Globs = NOTHING
     verbs: frozenset[str] = frozenset()
     limits: Limits = NO_LIMITS
+    pins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ class Grant:
 
     ``callable`` is false when one of the lists that must all cover an alias is empty, so that none can be called.
     ``budgets`` are those with a limit, the principal's own first. ``verbs`` are admin verbs. ``layers`` are the lists
-    that narrow: an alias may be called when each of them covers it.
+    that narrow: an alias may be called when each of them covers it. ``pins`` says whether an alias may be pinned to a
+    revision that is not current.
     """
 
     principal: Principal
@@ -61,6 +64,7 @@ class Grant:
     budgets: tuple[Budget, ...]
     verbs: frozenset[str]
     layers: tuple[Globs, ...]
+    pins: bool = False
 
     def may_call(self, alias: str) -> bool:
         """Whether the alias is the principal's to call, be it there or not. It also decides what is listed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
@@ -18,13 +18,18 @@ from typing import Any, TypeAlias
 from gateway.policy.access import Access, parse_access
 from gateway.policy.document import Fault, PolicyFault
 from gateway.policy.guards import Guards, parse_guards
+from gateway.policy.routing import Routing, parse_routing
 
 _MAX_BYTES = 1 << 20
 _SETTLE = 0.25
 _LOOKS = 8
 _MAX_REPORTED = 50
-_PARSERS: Mapping[str, Callable[[str, str], Any]] = MappingProxyType({"guards": parse_guards, "access": parse_access})
+_PARSERS: Mapping[str, Callable[[str, str], Any]] = MappingProxyType(
+    {"guards": parse_guards, "access": parse_access, "routing": parse_routing}
+)
 """How each part of a policy is read; its file has its name."""
+
+_OPTIONAL = frozenset({"routing"})  # parts that have sound defaults: a missing file is an empty one
 
 Found: TypeAlias = Mapping[str, bytes | Fault]
 """What a look found in the file of each part; a fault where it could not be read."""
@@ -36,6 +41,7 @@ class Policy:
 
     guards: Guards
     access: Access
+    routing: Routing = field(default_factory=Routing)
 
 
 class FolderFault(PolicyFault):
@@ -136,21 +142,21 @@ class Policies:
 
 
 def _look(folder: Path) -> Found:
-    return {part: _read(_file(folder, part)) for part in _PARSERS}
+    return {part: _read(_file(folder, part), optional=part in _OPTIONAL) for part in _PARSERS}
 
 
 def _file(folder: Path, part: str) -> Path:
     return folder / f"{part}.yaml"
 
 
-def _read(path: Path) -> bytes | Fault:
+def _read(path: Path, *, optional: bool) -> bytes | Fault:
     try:
         if not path.is_file() and path.exists():  # a pipe would never end
             return Fault("file", 0, "expected a plain file")
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
-        return Fault("file", 0, _missing(path))
+        return b"" if optional else Fault("file", 0, _missing(path))
     except OSError:
         return Fault("file", 0, "expected a file that can be read")
     return data if len(data) <= _MAX_BYTES else Fault("file", 0, f"expected at most {_MAX_BYTES} bytes")

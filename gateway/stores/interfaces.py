@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from gateway.errors import Unavailable
-from gateway.model import NO_LIMITS, AliasTable, Limits, Revision, Target
+from gateway.model import NO_LIMITS, AliasTable, Instance, Limits, Revision, Target
 
 
 class StoreError(Exception):
@@ -188,11 +188,46 @@ class StateStore(Protocol):
         note: str = "",
         source: str = "api",
         expect_revision: int | None = None,
+        canary_of: int | None = None,
     ) -> Revision:
         """Append a revision and make it current, in one transaction.
 
-        ``expect_revision`` (0: the alias must not exist) makes it a compare-and-set; a lost one raises ``Conflict``.
+        ``expect_revision`` (0: the alias must not exist) makes it a compare-and-set; a lost one raises ``Conflict``,
+        which says who changed it, when and to what.
         """
+        ...
+
+    async def delete_alias(
+        self, alias: str, *, author: str, at: float, note: str = "", expect_revision: int | None = None
+    ) -> Revision:
+        """Take an alias out of the table; the revision that was current. Its revisions stay, and numbers go on.
+
+        Raises ``NotFound``, and ``Conflict`` as ``assign_alias`` does.
+        """
+        ...
+
+    async def alias_revision(self, alias: str, number: int) -> Revision:
+        """Any revision, current or not, also of a deleted alias. Raises ``NotFound``."""
+        ...
+
+    async def note_uses(self, uses: Mapping[tuple[str, int], float]) -> None:
+        """When revisions (alias and number) last served a request, in Unix seconds; the latest known is kept."""
+        ...
+
+    async def alias_uses(self, alias: str) -> Mapping[int, float]:
+        """When each revision of an alias last served, for those that ever did."""
+        ...
+
+    async def beat(self, instance: Instance) -> None:
+        """Register an instance, or tell that it still lives."""
+        ...
+
+    async def instances(self) -> Sequence[Instance]:
+        """Instances heard of within the last hour, by the newest heartbeat among them; by start, oldest first."""
+        ...
+
+    async def forget_instance(self, instance_id: str) -> None:
+        """An instance has ended properly. Unknown ones are ignored."""
         ...
 
     async def alias_history(self, alias: str) -> Sequence[Revision]:

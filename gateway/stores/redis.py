@@ -9,7 +9,7 @@ What Redis itself must be told (``redis_scripts`` lists the keys): ``maxmemory-p
 audit trail (scripts run with the rights of their caller):
 
     ACL SETUSER gateway on >PASSWORD ~{gw}:* &{gw}:changed -@all +select +evalsha +eval +exists +type +hget +hmget \\
-        +hvals +hset +hsetnx +xadd +xrange +publish +subscribe +unsubscribe
+        +hgetall +hvals +hset +hsetnx +hdel +xadd +xrange +publish +subscribe +unsubscribe
 
 Replication is asynchronous: a failover may lose the last writes, a revoked key among them, unless
 ``min-replicas-to-write`` narrows that. The chain of the trail stays whole, its head goes back.
@@ -23,10 +23,10 @@ from contextlib import aclosing, suppress
 from random import Random, SystemRandom
 from typing import Self
 
-from gateway.model import AliasTable, Revision, Target
+from gateway.model import AliasTable, Instance, Revision, Target
 from gateway.redislink import BULK_TIMEOUT, LinkFault, RedisLink
 from gateway.stateurl import RedisPlace
-from gateway.stores import redis_aliases, redis_keys
+from gateway.stores import redis_aliases, redis_instances, redis_keys
 from gateway.stores.interfaces import AuditEntry, FoundKey, KeyRecord, KeySecret, Versions
 from gateway.stores.redis_records import line_of
 from gateway.stores.redis_scripts import AUDIT, CHANGED, MARKS, Command
@@ -129,16 +129,49 @@ class RedisStore:
         note: str = "",
         source: str = "api",
         expect_revision: int | None = None,
+        canary_of: int | None = None,
     ) -> Revision:
         """Append a revision and make it current; ``Conflict`` as the interface says."""
-        wanted = Revision(
-            alias=alias, number=0, targets=tuple(targets), author=author, created_at=at, note=note, source=source
-        )
+        wanted = Revision(alias, 0, tuple(targets), author, at, note, source, canary_of)
         return await self._state.write(lambda: redis_aliases.plan_assignment(self._state, wanted, expect_revision))
+
+    async def delete_alias(
+        self, alias: str, *, author: str, at: float, note: str = "", expect_revision: int | None = None
+    ) -> Revision:
+        """Take an alias out of the table. Raises ``NotFound``, and ``Conflict`` as the interface says."""
+        return await self._state.write(
+            lambda: redis_aliases.plan_deletion(
+                self._state, alias, author=author, at=at, note=note, expect=expect_revision
+            )
+        )
+
+    async def alias_revision(self, alias: str, number: int) -> Revision:
+        """Any revision, also of a deleted alias. Raises ``NotFound``."""
+        return await redis_aliases.revision(self._state, alias, number)
+
+    async def note_uses(self, uses: Mapping[tuple[str, int], float]) -> None:
+        """When revisions last served; the latest known is kept."""
+        await redis_aliases.note_uses(self._state, uses)
+
+    async def alias_uses(self, alias: str) -> Mapping[int, float]:
+        """When each revision of an alias last served."""
+        return await redis_aliases.uses(self._state, alias)
 
     async def alias_history(self, alias: str) -> Sequence[Revision]:
         """All revisions, oldest first. Raises ``NotFound``."""
         return await redis_aliases.history(self._state, alias)
+
+    async def beat(self, instance: Instance) -> None:
+        """Register an instance, or tell that it still lives."""
+        await redis_instances.beat(self._state, instance)
+
+    async def instances(self) -> Sequence[Instance]:
+        """Instances heard of within an hour, oldest first."""
+        return await redis_instances.instances(self._state)
+
+    async def forget_instance(self, instance_id: str) -> None:
+        """An instance has ended properly."""
+        await redis_instances.forget(self._state, instance_id)
 
     async def note(self, *, at: float, author: str, verb: str, subject: str, detail: Mapping[str, object]) -> None:
         """Append a line to the audit trail alone."""

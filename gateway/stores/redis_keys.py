@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,8 +46,8 @@ async def named(state: RedisState, name: str) -> tuple[Head, StoredKey]:
 
 async def all_keys(state: RedisState) -> Sequence[KeyRecord]:
     """All keys, oldest first."""
-    _, (text,) = await state.read_bulk(Command("HVALS", KEYS))
-    return await state.decoded(text, _by_age)
+    _, (lists,) = await state.read_bulk(Command("HVALS", KEYS))
+    return await state.decoded(lists, _by_age)
 
 
 async def plan_add(state: RedisState, digest: bytes, record: KeyRecord, author: str) -> Planned[None]:
@@ -109,7 +109,7 @@ def _put(key: StoredKey) -> Command:
     return Command("HSET", KEYS, (key.record.id, key_text(key)))
 
 
-def _by_age(found: list[dict[str, Any]]) -> tuple[KeyRecord, ...]:
+def _by_age(found: Iterable[dict[str, Any]]) -> tuple[KeyRecord, ...]:
     return tuple(key.record for key in sorted(map(key_of, found), key=_age))
 
 

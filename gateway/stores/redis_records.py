@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import orjson
 
-from gateway.model import Limits, Revision, Target
+from gateway.model import Instance, Limits, Revision, Target
 from gateway.stores.interfaces import AuditEntry, FoundKey, KeyRecord, KeySecret
+from gateway.stores.standing import Deletion
+
+_INSTANCE_FIELDS = tuple(field.name for field in fields(Instance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +87,46 @@ def revision_text(revision: Revision) -> bytes:
     return orjson.dumps({**asdict(revision), "targets": targets})
 
 
-def revision_of(values: dict[str, Any]) -> Revision:
-    """A revision from parsed JSON."""
+class Aims(dict[tuple[tuple[str, int], ...], tuple[Target, ...]]):
+    """Targets by their parsed JSON: the many revisions of a table that aim at the same share one value of it."""
+
+    def __missing__(self, pairs: tuple[tuple[str, int], ...]) -> tuple[Target, ...]:
+        self[pairs] = made = tuple(Target(model, weight) for model, weight in pairs)
+        return made
+
+
+def revision_of(values: dict[str, Any], aims: Aims | None = None) -> Revision:
+    """A revision from parsed JSON; ``aims`` is shared by those that are read together."""
     return Revision(
         alias=values["alias"],
         number=values["number"],
-        targets=tuple(Target(model, weight) for model, weight in values["targets"]),
+        targets=(Aims() if aims is None else aims)[tuple(map(tuple, values["targets"]))],
         author=values["author"],
         created_at=values["created_at"],
         note=values["note"],
         source=values["source"],
+        canary_of=values.get("canary_of"),  # no revision of schema 1 has it
     )
+
+
+def deletion_text(deletion: Deletion) -> bytes:
+    """A deletion as a JSON list."""
+    return orjson.dumps(list(deletion))
+
+
+def deletion_of(text: bytes) -> Deletion:
+    """A deletion from JSON."""
+    return Deletion(*orjson.loads(text))
+
+
+def instance_text(instance: Instance) -> bytes:
+    """An instance as JSON."""
+    return orjson.dumps(asdict(instance))
+
+
+def instance_of(values: dict[str, Any]) -> Instance:
+    """An instance from parsed JSON. What a newer gateway says besides is let go: it runs next to this one."""
+    return Instance(**{name: values[name] for name in _INSTANCE_FIELDS})
 
 
 def line_text(line: AuditEntry) -> bytes:

@@ -171,4 +171,45 @@ _CHAINED_AUDIT: tuple[Part, ...] = (
     f"WHEN NEW.number IS NOT OLD.number + 1 {_APPEND_ONLY}",
 )
 
-MIGRATIONS: tuple[tuple[Part, ...], ...] = (_FIRST, (*_SEVERAL_SECRETS, *_CHAINED_AUDIT))
+# A deleted alias has no row in ``aliases``; its revisions stay, and its last deletion is kept to tell who did it.
+_ALIASES_WITH_A_HISTORY: tuple[Part, ...] = (
+    "ALTER TABLE revisions ADD COLUMN canary_of INTEGER",
+    """
+    CREATE TABLE alias_deletions (
+        alias      TEXT PRIMARY KEY,
+        revision   INTEGER NOT NULL,
+        deleted_at REAL NOT NULL,
+        author     TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE alias_uses (
+        alias    TEXT NOT NULL,
+        revision INTEGER NOT NULL,
+        used_at  REAL NOT NULL,
+        PRIMARY KEY (alias, revision)
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+
+_INSTANCES: tuple[Part, ...] = (
+    """
+    CREATE TABLE instances (
+        id         TEXT PRIMARY KEY,
+        name       TEXT NOT NULL,
+        version    TEXT NOT NULL,
+        admin_url  TEXT NOT NULL,
+        started_at REAL NOT NULL,
+        seen_at    REAL NOT NULL,
+        generation INTEGER NOT NULL,
+        table_age  REAL NOT NULL,
+        degraded   INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+
+MIGRATIONS: tuple[tuple[Part, ...], ...] = (
+    _FIRST,
+    (*_SEVERAL_SECRETS, *_CHAINED_AUDIT),
+    (*_ALIASES_WITH_A_HISTORY, *_INSTANCES),
+)

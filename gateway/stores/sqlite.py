@@ -17,8 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self, TypeVar
 
-from gateway.model import AliasTable, Revision, Target
-from gateway.stores import alias_queries, audit_queries, key_queries, queries
+from gateway.model import AliasTable, Instance, Revision, Target
+from gateway.stores import alias_queries, audit_queries, instance_queries, key_queries, queries
 from gateway.stores.interfaces import AuditEntry, FoundKey, KeyRecord, KeySecret, StoreUnavailable, Versions
 from gateway.stores.schema import APPLICATION_ID, MIGRATIONS
 from gateway.stores.trail import Change
@@ -122,16 +122,48 @@ class SqliteStore:
         note: str = "",
         source: str = "api",
         expect_revision: int | None = None,
+        canary_of: int | None = None,
     ) -> Revision:
         """Append a revision and make it current; ``Conflict`` as the interface says."""
-        wanted = Revision(
-            alias=alias, number=0, targets=tuple(targets), author=author, created_at=at, note=note, source=source
-        )
+        wanted = Revision(alias, 0, tuple(targets), author, at, note, source, canary_of)
         return await self._write(lambda db: alias_queries.assign_alias(db, wanted, expect_revision))
+
+    async def delete_alias(
+        self, alias: str, *, author: str, at: float, note: str = "", expect_revision: int | None = None
+    ) -> Revision:
+        """Take an alias out of the table. Raises ``NotFound``, and ``Conflict`` as the interface says."""
+        return await self._write(
+            lambda db: alias_queries.delete_alias(db, alias, author=author, at=at, note=note, expect=expect_revision)
+        )
+
+    async def alias_revision(self, alias: str, number: int) -> Revision:
+        """Any revision, also of a deleted alias. Raises ``NotFound``."""
+        return await self._run(lambda db: alias_queries.revision(db, alias, number))
+
+    async def note_uses(self, uses: Mapping[tuple[str, int], float]) -> None:
+        """When revisions last served; the latest known is kept."""
+        if uses:
+            await self._write(lambda db: alias_queries.note_uses(db, uses))
+
+    async def alias_uses(self, alias: str) -> Mapping[int, float]:
+        """When each revision of an alias last served."""
+        return await self._run(lambda db: alias_queries.uses(db, alias))
 
     async def alias_history(self, alias: str) -> Sequence[Revision]:
         """All revisions, oldest first. Raises ``NotFound``."""
         return await self._run(lambda db: alias_queries.history(db, alias))
+
+    async def beat(self, instance: Instance) -> None:
+        """Register an instance, or tell that it still lives."""
+        await self._write(lambda db: instance_queries.beat(db, instance))
+
+    async def instances(self) -> Sequence[Instance]:
+        """Instances heard of within an hour, oldest first."""
+        return await self._run(instance_queries.instances)
+
+    async def forget_instance(self, instance_id: str) -> None:
+        """An instance has ended properly."""
+        await self._write(lambda db: instance_queries.forget(db, instance_id))
 
     async def note(self, *, at: float, author: str, verb: str, subject: str, detail: Mapping[str, object]) -> None:
         """Append a line to the audit trail alone."""

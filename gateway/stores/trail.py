@@ -52,13 +52,41 @@ def key_revoked(record: KeyRecord, at: float, author: str) -> Change:
     return Change(at, author, "key.revoke", record.id, {"name": record.name})
 
 
-def alias_set(made: Revision, before: int) -> Change:
-    """A revision made current; ``before`` is the number of the one that was (0: none)."""
+def alias_set(made: Revision, before: Revision | None) -> Change:
+    """A revision made current; ``before`` is the one that was. The verb tells what happened:
+
+    ==============  =======================================================
+    alias.canary    source canary, and a trial: of another model or weight
+    alias.promote   source canary, and none: the model that was tried stays
+    alias.abort     source rollback, and ``before`` was a trial
+    alias.rollback  source rollback, and ``before`` was none
+    alias.set       any other source
+    ==============  =======================================================
+    """
     detail = {
         "revision": made.number,
-        "from": before,
-        "targets": [[target.model, target.weight] for target in made.targets],
+        "from": 0 if before is None else before.number,
+        "targets": _targets(made),
         "note": made.note,
         "source": made.source,
+        **({} if made.canary_of is None else {"canary_of": made.canary_of}),
     }
-    return Change(made.created_at, made.author, "alias.set", made.alias, detail)
+    return Change(made.created_at, made.author, _alias_verb(made, before), made.alias, detail)
+
+
+def alias_deleted(last: Revision, at: float, author: str, note: str) -> Change:
+    """An alias taken out of the table; ``last`` is the revision that was current."""
+    detail = {"revision": last.number, "targets": _targets(last), "note": note}
+    return Change(at, author, "alias.delete", last.alias, detail)
+
+
+def _alias_verb(made: Revision, before: Revision | None) -> str:
+    if made.source == "canary":
+        return "alias.promote" if made.canary_of is None else "alias.canary"
+    if made.source == "rollback":
+        return "alias.rollback" if before is None or before.canary_of is None else "alias.abort"
+    return "alias.set"
+
+
+def _targets(revision: Revision) -> list[list[str | int]]:
+    return [[target.model, target.weight] for target in revision.targets]

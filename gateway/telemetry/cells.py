@@ -17,16 +17,16 @@ from prometheus_client.utils import floatToGoString
 class HistogramCell:
     """Observations of one label set."""
 
-    __slots__ = ("_bounds", "counts", "sum")
+    __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
+        self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
         """Count a value in its bucket; a value equal to a bound is within it."""
-        self.counts[bisect_left(self._bounds, value)] += 1
+        self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
 

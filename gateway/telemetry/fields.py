@@ -36,6 +36,7 @@ FIELDS: tuple[Field, ...] = (
     Field("key_id", _NAME, "id of the API key, or a hash of a token's issuer and subject", "many"),
     Field("alias", _NAME, "alias that was called, once it was found and allowed", "few"),
     Field("revision", _COUNT, "revision of the alias that served the request", "number"),
+    Field("track", str, "stable, or canary for the new model of a trial", "few"),
     Field("model", _NAME, "served model that the revision named", "few"),
     Field("replica", _COUNT, "index of the replica tried last, in the order of the configuration", "number"),
     Field("attempts", int, "replicas tried", "number"),

@@ -14,6 +14,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gateway.model import Endpoint
 from gateway.telemetry.cells import Counter, Histogram
+from gateway.telemetry.revisions import RevisionStats
 from gateway.telemetry.trace import Trace
 
 DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
@@ -72,6 +73,7 @@ class Metrics:
         self.retries = Counter(
             "gateway_retries", "Requests sent to another replica, by how the first failed", ("reason",)
         )
+        self.revisions = RevisionStats(FIRST_TOKEN, PER_TOKEN)
         self._gauges: list[tuple[str, str, tuple[str, ...], GaugeReader]] = []
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -92,6 +94,7 @@ class Metrics:
             self.overhead.at(trace.endpoint).observe(trace.overhead_ms / 1e3)
         if trace.alias is None:
             return
+        self.revisions.observe(trace)
         self.duration.at(operation, alias, trace.error or "").observe(trace.duration_ms / 1e3)
         if trace.ttft_ms is not None:
             self.first_token.at(operation, alias).observe(trace.ttft_ms / 1e3)
@@ -107,6 +110,7 @@ class Metrics:
         families = (self.duration, self.first_token, self.per_token, self.tokens, self.overhead)
         for family in (*families, self.requests, self.refusals, self.token_refusals, self.retries):
             yield from family.collect()
+        yield from self.revisions.collect()
         for name, meaning, labels, read in self._gauges:
             gauge = GaugeMetricFamily(name, meaning, labels=labels)
             for values, value in read():

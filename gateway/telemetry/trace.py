@@ -29,6 +29,7 @@ class Trace:
     key_id: str | None = None
     alias: str | None = None
     revision: int | None = None
+    track: str = "stable"
     model: str | None = None
     replica: int | None = None
     attempts: int = 0

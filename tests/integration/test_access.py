@@ -224,8 +224,10 @@ def _state(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-def pair(request, site, tmp_path) -> tuple[RunningGateway, RunningGateway]:
-    """Two instances on one state, in front of one engine."""
+def pair(request, site, tmp_path, monkeypatch) -> tuple[RunningGateway, RunningGateway]:
+    """Two instances on one state, in front of one engine. A host that stands still is no lost store here."""
+    monkeypatch.setattr("gateway.limits.open.LIMITS_TIMEOUT", 10.0)
+    monkeypatch.setattr("gateway.limits.open._DEADLINE", 10.0)
     (tmp_path / "redis").mkdir()
     state = _state(request.param, tmp_path, request)
     engine = site.engine(model="served", step_time=0.001)

@@ -15,10 +15,18 @@ import pytest
 from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
 
+from gateway.admin.aliasorders import (
+    AbortOrder,
+    AliasOrder,
+    CanaryOrder,
+    DeleteOrder,
+    PromoteOrder,
+    RollbackOrder,
+)
 from gateway.admin.build import build_admin
 from gateway.admin.operations import Mint, issue_key
 from gateway.admin.rules import PolicyView
-from gateway.admin.schemas import AliasOrder, KeyOrder, LimitsView, NewKeyView, RevokeOrder, RotateOrder
+from gateway.admin.schemas import KeyOrder, LimitsView, NewKeyView, RevokeOrder, RotateOrder
 from gateway.admin.state import AdminState
 from gateway.admin.verbs import OPEN, TABLE
 from gateway.admin.writes import WriteLimit
@@ -50,6 +58,11 @@ ORDERS: dict[type[BaseModel], dict[str, Any]] = {
     RotateOrder: {"overlap": 60},
     RevokeOrder: {},
     AliasOrder: {"model": "model-a"},
+    RollbackOrder: {"to": 1},
+    CanaryOrder: {"model": "model-a", "weight": 5},
+    PromoteOrder: {},
+    AbortOrder: {},
+    DeleteOrder: {},
 }
 
 
@@ -318,7 +331,7 @@ def test_a_field_that_is_not_the_callers_to_set_is_refused_at_every_write(tmp_pa
     async def body(plane: Plane) -> None:
         await plane.key("app1")
         before, seen = await plane.held(), set()
-        credentials = [await plane.key(f"boss{number}", "admin") for number in range(8)]
+        credentials = [await plane.key(f"boss{number}", "admin") for number in range(16)]
         before = await plane.held()
         tries = 0
         for method, route in routes(plane.app):

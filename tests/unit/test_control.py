@@ -16,6 +16,7 @@ from gateway.model import EngineSpec, Target
 from gateway.policy.engines import Floor
 from gateway.stores.aliases import AliasView
 from gateway.stores.interfaces import StoreUnavailable
+from gateway.stores.kept import FILE, kept_table
 from gateway.stores.sqlite import SqliteStore
 from gateway.wire.deadline import Sweeper
 from gateway.wire.upstream import UpstreamLimits
@@ -66,7 +67,7 @@ class Engines:
 class Desk:
     """A control between a real store, a real registry and engines that are made up."""
 
-    def __init__(self, store, engines, loop) -> None:
+    def __init__(self, store, engines, loop, folder) -> None:
         self.store, self.engines, self.keys = store, engines, Keys()
         self.aliases = AliasView(store)
         self.sweeper = Sweeper(loop)
@@ -74,7 +75,16 @@ class Desk:
         self.registry = Registry(loop, self.sweeper, specs, UpstreamLimits(), floors={"vllm": Floor("0.23.1", True)})
         self.client = httpx.AsyncClient(transport=httpx.MockTransport(engines.answer))
         self.said: list[str] = []
-        self.control = Control(store, self.keys, self.aliases, self.registry, self.said.append)
+        self.folder = folder
+        self.verified = 0
+        self.control = Control(
+            store, self.keys, self.aliases, self.registry, self.said.append, folder=folder, verify=self._verify
+        )
+
+    async def _verify(self):
+        if self.keys.fault is not None:
+            raise self.keys.fault
+        self.verified += 1
 
     async def assign(self, alias, model):
         return await self.store.assign_alias(alias, [Target(model)], author="ops", at=1.0)
@@ -87,7 +97,7 @@ class Desk:
 def _at_the_desk(tmp_path, engines, body):
     async def run():
         store = await SqliteStore.open(tmp_path / "state.db")
-        desk = Desk(store, engines, asyncio.get_running_loop())
+        desk = Desk(store, engines, asyncio.get_running_loop(), tmp_path)
         try:
             async with asyncio.timeout(10):
                 await body(desk)
@@ -305,5 +315,62 @@ def test_of_two_readings_at_once_the_older_is_never_the_last_to_be_taken_in(tmp_
             revision = await desk.assign("internal-general", model)
             await asyncio.gather(desk.control.reload(), *readings)
             assert desk.aliases.table.current["internal-general"] == revision
+
+    _at_the_desk(tmp_path, Engines(), body)
+
+
+def test_without_its_store_an_instance_starts_by_the_table_that_it_kept_and_says_so(tmp_path):
+    async def body(desk):
+        await desk.assign("internal-general", "small")
+        await desk.control.first(desk.client)
+        await desk.control.keep()
+        kept = desk.aliases.table
+
+        again = Desk(desk.store, desk.engines, asyncio.get_running_loop(), tmp_path)
+        again.keys.fault = StoreUnavailable("frozen")
+        try:
+            await again.control.first(again.client)
+            assert again.aliases.table == kept
+            assert again.aliases.degraded
+            assert "frozen; started without it" in again.said[0]
+            await again.control.sync()
+            again.keys.fault = None
+            await again.control.sync()
+            assert (again.aliases.degraded, again.verified) == (False, 1)
+            assert again.said[-1] == "state store: back"
+        finally:
+            await again.client.aclose()
+            again.registry.close()
+            again.sweeper.close()
+
+    _at_the_desk(tmp_path, Engines(e8001=["small"]), body)
+
+
+def test_the_store_is_verified_once_before_anything_of_it_is_believed(tmp_path):
+    async def body(desk):
+        await desk.control.first(desk.client)
+        await desk.control.sync()
+        assert desk.verified == 1
+
+    _at_the_desk(tmp_path, Engines(), body)
+
+
+def test_a_table_is_kept_when_it_has_changed_and_a_disk_that_refuses_is_reported_once(tmp_path):
+    async def body(desk):
+        await desk.control.first(desk.client)
+        await desk.control.keep()
+        written = (tmp_path / FILE).stat().st_mtime_ns
+        await desk.control.keep()
+        assert (tmp_path / FILE).stat().st_mtime_ns == written
+        (tmp_path / FILE).unlink()
+        (tmp_path / FILE).mkdir()
+        for model in ("one", "two"):
+            await desk.assign("internal-general", model)
+            await desk.control.sync()
+            await desk.control.keep()
+        assert sum("cannot be kept" in line for line in desk.said) == 1
+        (tmp_path / FILE).rmdir()
+        await desk.control.keep()
+        assert kept_table(tmp_path) == desk.aliases.table
 
     _at_the_desk(tmp_path, Engines(), body)

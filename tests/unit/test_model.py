@@ -8,6 +8,8 @@ import pytest
 
 from gateway import model
 from gateway.model import (
+    INSTANCE_TTL,
+    SOURCES,
     AliasTable,
     BodyKind,
     Dialect,
@@ -15,6 +17,7 @@ from gateway.model import (
     EngineSpec,
     FormPart,
     InferenceRequest,
+    Instance,
     Principal,
     Revision,
     Route,
@@ -24,13 +27,15 @@ from gateway.model import (
 
 ROUTE = Route("POST", "/v1/chat/completions", Endpoint.CHAT)
 REVISION = Revision("internal-general", 3, (Target("m"),), "ops", 1.0)
+TRIAL = Revision("internal-general", 4, (Target("m", 95), Target("n", 5)), "ops", 2.0, source="canary", canary_of=3)
+INSTANCE = Instance("i1", "gw-1", "1.2", "http://127.0.0.1:9090", 1.0, 2.0, 7)
+VALUES = [
+    *(ROUTE, REVISION, INSTANCE, Target("m"), Principal("k", "t"), AliasTable()),
+    *(EngineSpec("http://x"), FormPart("a", b"")),
+]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [ROUTE, REVISION, Target("m"), Principal("k", "t"), AliasTable(), EngineSpec("http://x"), FormPart("a", b"")],
-    ids=lambda value: type(value).__name__,
-)
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_shared_values_are_frozen_and_have_no_room_for_more(value):
     for field in dataclasses.fields(value):
         with pytest.raises(dataclasses.FrozenInstanceError):
@@ -86,6 +91,30 @@ def test_an_enum_member_prints_as_its_value_and_is_found_by_it(kind):
 
 def test_a_label_names_the_revision():
     assert REVISION.label == "internal-general@3"
+
+
+@pytest.mark.parametrize(
+    ("revision", "model", "track"),
+    [
+        (TRIAL, "n", "canary"),
+        (TRIAL, "m", "stable"),
+        (TRIAL, "gone", "stable"),
+        (REVISION, "m", "stable"),
+        (dataclasses.replace(TRIAL, canary_of=None), "n", "stable"),
+    ],
+)
+def test_only_the_new_model_of_a_trial_is_on_the_other_track(revision, model, track):
+    assert revision.track(model) == track
+
+
+def test_where_a_revision_comes_from_is_closed():
+    assert sorted(SOURCES) == ["api", "automatic", "canary", "cli", "file", "rollback"]
+    assert {REVISION.source, TRIAL.source} <= SOURCES
+
+
+def test_an_instance_is_up_to_date_unless_it_says_otherwise():
+    assert (INSTANCE.table_age, INSTANCE.degraded) == (0.0, False)
+    assert INSTANCE_TTL == 10.0
 
 
 def test_a_principal_may_call_everything_unless_told_otherwise():

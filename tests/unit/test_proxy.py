@@ -110,6 +110,7 @@ class Plane:
         self.lanes = lanes
         self.keys = keys or Keys(good=Principal("key-1", "acme", aliases=grants, limits=limits))
         self.table = AliasTable(1, {name: Revision(name, 1, (Target(MODEL),), "ops", 5.0) for name in aliases})
+        self.older: dict = {}
         self.attempts = attempts
         self.clock = fakes.Clock()
         self.metrics = Metrics()
@@ -121,6 +122,12 @@ class Plane:
 
     def write(self, record) -> None:
         self.records.append(record)
+
+    async def revision(self, alias, number):
+        found = self.older.get((alias, number))
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     async def handle(self, *exchanges) -> None:
         """Handle them all at once."""
@@ -138,6 +145,7 @@ class Plane:
             observer=observer,
             metrics=self.metrics,
             salt=lambda tenant: f"salt-of-{tenant}",
+            split_key=b"k" * 32,
             random=random.Random(1).random,
             new_id=lambda: "req_1",
             limits=ProxyLimits(attempts=self.attempts),
@@ -189,9 +197,9 @@ def test_a_chat_is_answered_and_recorded(fakes):
     record = plane.serve(exchange)
     assert orjson.loads(exchange.sent)["model"] == "general"
     wanted = {
-        "endpoint": "chat", "tenant": "acme", "key_id": "key-1", "alias": "general", "revision": 1, "model": MODEL,
-        "replica": 4, "attempts": 1, "stream": False, "status": 200, "error": None, "reason": None, "finish": "stop",
-        "prompt_tokens": 3, "completion_tokens": 2, "time": 5.0, "request_id": "req_1",
+        "endpoint": "chat", "tenant": "acme", "key_id": "key-1", "alias": "general", "revision": 1, "track": "stable",
+        "model": MODEL, "replica": 4, "attempts": 1, "stream": False, "status": 200, "error": None, "reason": None,
+        "finish": "stop", "prompt_tokens": 3, "completion_tokens": 2, "time": 5.0, "request_id": "req_1",
     }  # fmt: skip
     assert {name: record[name] for name in wanted} == wanted
     assert record["request_bytes"] == len(asyncio.run(exchange.body(1 << 20)))
@@ -859,3 +867,80 @@ def test_a_source_that_fails_too_often_waits_but_a_known_key_from_there_does_not
     exchange = plane.chat()
     plane.serve(exchange)
     assert exchange.status == 200
+
+
+# --- revisions
+
+PINS = Policy(
+    SHIPPED.guards, parse_access('roles: {user: {aliases: ["*"], pins: true}}\ndefault_roles: [user]', "access.yaml")
+)
+
+
+def _pinned(plane, number, model=MODEL):
+    plane.table.current["general"] = Revision("general", 3, (Target("another"),), "ops", 5.0)
+    plane.older["general", number] = Revision("general", number, (Target(model),), "ops", 4.0)
+
+
+def test_a_name_may_be_pinned_where_policy_allows_and_is_shown_as_it_was_written(fakes):
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)), policy=PINS)
+    _pinned(plane, 2)
+    exchange = plane.chat(model="general@2")
+    record = plane.serve(exchange)
+    assert exchange.status == 200
+    assert exchange.sent_headers[b"x-gateway-alias"] == b"general@2"
+    assert orjson.loads(exchange.sent)["model"] == "general@2"
+    assert (record["alias"], record["revision"], record["model"]) == ("general", 2, MODEL)
+
+
+def test_without_a_role_that_allows_it_an_older_revision_is_not_there(fakes):
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)))
+    _pinned(plane, 2)
+    exchange = plane.chat(model="general@2")
+    plane.serve(exchange)
+    assert (exchange.status, _error(exchange)["code"]) == (404, "model_not_found")
+
+
+def test_a_pin_to_the_current_revision_needs_no_leave(fakes):
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)))
+    exchange = plane.chat(model="general@1")
+    plane.serve(exchange)
+    assert exchange.status == 200
+
+
+def test_a_pinned_revision_whose_model_is_gone_is_never_answered_by_another(fakes):
+    lane = fakes.Lane(fakes.says(WHOLE))
+    plane = Plane(fakes, lane, policy=PINS)
+    _pinned(plane, 2, model="gone")
+    exchange = plane.chat(model="general@2")
+    plane.serve(exchange)
+    assert (exchange.status, _error(exchange)["code"]) == (503, "no_ready_replica")
+    assert lane.sent == []
+
+
+def test_an_older_revision_that_cannot_be_read_is_no_404(fakes):
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)), policy=PINS)
+    plane.older["general", 0] = None
+    plane.table.current["general"] = Revision("general", 3, (Target(MODEL),), "ops", 5.0)
+    plane.older["general", 2] = Unavailable("store_unavailable", retry_after=1)
+    exchange = plane.chat(model="general@2")
+    plane.serve(exchange)
+    assert (exchange.status, _error(exchange)["code"]) == (503, "store_unavailable")
+
+
+def test_a_conversation_stays_on_its_side_of_a_trial_and_records_say_which(fakes):
+    plane = Plane(fakes, fakes.Lane(*[fakes.says(WHOLE)] * 400))
+    plane.fleet.models = {"old", "new"}
+    targets = (Target("old", 70), Target("new", 30))
+    plane.table.current["general"] = Revision("general", 2, targets, "ops", 5.0, source="canary", canary_of=1)
+    seen = {}
+    for number in range(60):
+        turns = [{"role": "user", "content": f"conversation {number}"}]
+        tracks = set()
+        for _ in range(2):
+            record = plane.serve(plane.chat(messages=list(turns)))
+            assert {"old": "stable", "new": "canary"}[record["model"]] == record["track"]
+            tracks.add(record["track"])
+            turns += [{"role": "assistant", "content": "well"}, {"role": "user", "content": "and?"}]
+        assert len(tracks) == 1
+        seen[number] = tracks.pop()
+    assert 5 <= sum(track == "canary" for track in seen.values()) <= 35

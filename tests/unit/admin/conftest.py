@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,9 @@ from gateway.admin.writes import WriteLimit
 from gateway.identity.keyring import KeyRing
 from gateway.policy.access import parse_access
 from gateway.secret import Secret
-from gateway.stores.sqlite import SqliteStore
+from gateway.stores.interfaces import StateStore
+from gateway.stores.open import open_store
+from tests.redisserver import RedisServer
 
 TOKEN = "gwadmin_" + "t" * 43
 PEPPER = "p" * 43
@@ -58,7 +60,7 @@ class Failures:
 class Plane:
     """An admin plane over a real store, with what the tests turn and count."""
 
-    store: SqliteStore
+    store: StateStore
     client: httpx.AsyncClient
     seen: dict[str, Any]
     mint: Mint
@@ -77,6 +79,7 @@ class Harness:
     folder: Path
     token: str = TOKEN
     pepper: str = PEPPER
+    url: str = ""
     seen: dict[str, Any] = field(
         default_factory=lambda: {
             "changed": 0,
@@ -86,6 +89,7 @@ class Harness:
             "tick": 0.0,
             "fault": None,
             "failures": Failures(),
+            "tracks": {},
             "policies": SimpleNamespace(valid=True, epoch=0),
         }
     )
@@ -94,7 +98,7 @@ class Harness:
         return asyncio.run(self._run(body, token))
 
     async def _run(self, body: Callable[[Plane], Awaitable[Any]], token: str | None) -> Any:
-        store = await SqliteStore.open(self.folder / "state.db")
+        store = await open_store(self.url or f"sqlite://{self.folder / 'state.db'}")
         ring = KeyRing(store, {1: Secret(PEPPER)}, lambda: self.seen["now"])
         await ring.refresh()
 
@@ -118,6 +122,7 @@ class Harness:
             failures=self.seen["failures"],
             access=lambda: access,
             policy=lambda: news.view(self.seen["policies"]),
+            compare=lambda name: self.seen["tracks"].get(name, {}),
             writes=WriteLimit(monotonic=lambda: self.seen["tick"]),
             clock=lambda: self.seen["now"],
             random=random.Random(7),
@@ -137,6 +142,17 @@ class Harness:
 def harness(tmp_path: Path) -> Harness:
     """A plane of the test's own."""
     return Harness(tmp_path)
+
+
+@pytest.fixture(params=["redis", "sqlite"])
+def each_store(request: pytest.FixtureRequest, harness: Harness) -> Iterator[Harness]:
+    """A plane of the test's own, once over each kind of store."""
+    if request.param == "sqlite":
+        yield harness
+        return
+    with RedisServer(harness.folder / "redis") as server:
+        harness.url = server.url()
+        yield harness
 
 
 @pytest.fixture

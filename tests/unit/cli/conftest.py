@@ -9,10 +9,11 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 import uvicorn
@@ -28,6 +29,8 @@ from gateway.identity.secrets import Secrets, load_secrets
 from gateway.policy.access import parse_access
 from gateway.server import bind
 from gateway.stores.sqlite import SqliteStore
+
+T = TypeVar("T")
 
 POLICY = """
 roles:
@@ -95,6 +98,8 @@ class Running:
 
     url: str
     secrets: Secrets
+    served: list[str] = field(default_factory=lambda: ["model-a", "model-b"])
+    tracks: dict[str, Any] = field(default_factory=dict)
 
 
 @pytest.fixture
@@ -102,7 +107,7 @@ def running(cli: Cli) -> Iterator[Running]:
     """An admin plane over the state that the commands find by default."""
     secrets = load_secrets(cli.folder, {}, random.Random(7))
     bound = bind("127.0.0.1", 0)
-    url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+    plane = Running(f"http://127.0.0.1:{bound.getsockname()[1]}", secrets)
     servers: list[uvicorn.Server] = []
     up = threading.Event()
 
@@ -119,11 +124,12 @@ def running(cli: Cli) -> Iterator[Running]:
             changed=ring.refresh,
             render_metrics=lambda: b"",
             ready=lambda: True,
-            served_models=lambda: ["model-a"],
+            served_models=lambda: plane.served,
             callers=ring,
             failures=Patience(),
             access=lambda: access,
             policy=lambda: PolicyView(valid=True, epoch=0, loaded_at=1_000.0, faults=[]),
+            compare=lambda name: plane.tracks,
         )
         config = uvicorn.Config(build_admin(state), log_config=None, lifespan="off", ws="none")
         servers.append(uvicorn.Server(config))
@@ -139,11 +145,36 @@ def running(cli: Cli) -> Iterator[Running]:
     thread.start()
     try:
         assert up.wait(10)
-        yield Running(url, secrets)
+        yield plane
     finally:
         servers[0].should_exit = True
         thread.join(10)
         bound.close()
+
+
+@pytest.fixture(params=["a store", "a gateway"])
+def anywhere(request: pytest.FixtureRequest, cli: Cli) -> Cli:
+    """Commands once on a store of their own, once through a gateway."""
+    if request.param == "a gateway":
+        cli.env["GATEWAY_ADMIN_URL"] = request.getfixturevalue("running").url
+    return cli
+
+
+@pytest.fixture
+def held(cli: Cli) -> Callable[[Callable[[SqliteStore], Awaitable[T]]], T]:
+    """Does something with the store that the commands find by default."""
+
+    def run(work: Callable[[SqliteStore], Awaitable[T]]) -> T:
+        async def opened() -> T:
+            store = await SqliteStore.open(cli.folder / "state.db")
+            try:
+                return await work(store)
+            finally:
+                await store.close()
+
+        return asyncio.run(opened())
+
+    return run
 
 
 @pytest.fixture

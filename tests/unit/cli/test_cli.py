@@ -19,7 +19,21 @@ from gateway.identity.keys import digest, well_formed
 from gateway.server import bind
 from gateway.stores.sqlite import SqliteStore
 
-NEW = (("keys", "rotate"), ("audit", "list"), ("audit", "verify"), ("policy", "check"), ("policy", "explain"))
+NEW = (
+    ("keys", "rotate"),
+    ("audit", "list"),
+    ("audit", "verify"),
+    ("policy", "check"),
+    ("policy", "explain"),
+    ("status",),
+    *(
+        ("alias", verb)
+        for verb in (
+            *("set", "show", "delete", "rollback", "canary", "promote", "abort", "compare", "history", "diff"),
+            *("export", "apply"),
+        )
+    ),
+)
 
 
 def stored(cli, key, pepper):
@@ -81,6 +95,7 @@ def test_aliases_are_set_listed_and_shown(cli):
     set_again = json.loads(cli.ok("alias", "set", "team/chat", "--model", "m2", "--expect-revision", "1", "--json"))
     assert (set_again["revision"], set_again["source"], set_again["note"]) == (2, "cli", "")
     assert set_again["author"].startswith("cli:")
+    assert set_again.pop("generation") == 2
     assert json.loads(cli.ok("alias", "list", "--json")) == [set_again]
     assert json.loads(cli.ok("alias", "show", "team/chat", "--json")) == set_again
     assert cli.ok("alias", "list").splitlines()[1].split("\t")[:3] == ["team/chat", "2", "m2"]
@@ -174,10 +189,11 @@ def test_every_command_works_through_a_gateway(cli, running):
     assert json.loads(cli.ok("keys", "revoke", "app1", "--json"))["state"] == "revoked"
     alias = json.loads(cli.ok("alias", "set", "team/chat", "--model", "model-a", "--json"))
     assert (alias["author"], alias["source"]) == ("admin-token", "cli")
+    assert alias.pop("generation") == 1
     assert json.loads(cli.ok("alias", "list", "--json")) == [alias]
     assert json.loads(cli.ok("alias", "show", "team/chat", "--json")) == alias
-    assert "Served: model-a" in cli.refused("alias", "set", "chat", "--model", "model-b")
-    cli.ok("alias", "set", "chat", "--model", "model-b", "--force")
+    assert "Served: model-a, model-b" in cli.refused("alias", "set", "chat", "--model", "model-c")
+    cli.ok("alias", "set", "chat", "--model", "model-c", "--force")
     assert "revision 1" in cli.refused("alias", "set", "chat", "--model", "model-a", "--expect-revision", "0")
     assert "No key has that id or name" in cli.refused("keys", "show", "none")
 
@@ -316,7 +332,14 @@ def test_a_redis_is_a_state_like_any_other(cli, redis_url):
     assert json.loads(cli.ok("keys", "list", "--json")) == [made]
     assert well_formed(cli.ok("keys", "rotate", "app1").strip())
     cli.ok("alias", "set", "chat", "--model", "m1")
-    assert cli.ok("audit", "verify").startswith("3:")
+    cli.ok("alias", "canary", "chat", "--model", "m2")
+    cli.ok("alias", "promote", "chat", "--wait")
+    cli.ok("alias", "rollback", "chat", "--to", "1")
+    cli.ok("alias", "delete", "chat")
+    assert "deleted at revision 4" in cli.refused("alias", "set", "chat", "--model", "m", "--expect-revision", "4")
+    assert cli.ok("alias", "export") == "aliases: {}\n"
+    assert cli.ok("status").startswith("NAME")
+    assert cli.ok("audit", "verify").startswith("7:")
     cli.env["GATEWAY_PEPPER"] = "x" * 40
     assert "under another pepper" in cli.refused("keys", "create", "app2")
     said = cli.refused("keys", "list", "--state", "redis://:hunter2@127.0.0.1:1/0")

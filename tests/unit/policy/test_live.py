@@ -352,7 +352,7 @@ def test_nothing_is_read_or_parsed_on_the_event_loop(scene: Scene, monkeypatch: 
     monkeypatch.setattr(asyncio, "to_thread", counted)
     monkeypatch.setattr(Path, "open", watched)
     assert scene.reload()
-    assert len(opened) == 4
+    assert len(opened) == 6
     assert len(threads) > 0
     assert threading.get_ident() not in threads | set(opened)
 

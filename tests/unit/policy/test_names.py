@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admin.schemas import AliasOrder, alias_name
+from gateway.admin.aliasorders import AliasOrder
+from gateway.admin.schemas import alias_name
 from gateway.policy.names import automatic_aliases, is_alias, is_model
 
 GOOD = ["a", "chat", "Qwen/Qwen3-8B", "a.b_c:d-e", "..a", "a..", ".a/b", "x" * 64]
@@ -42,7 +43,7 @@ def test_what_may_be_an_alias(name):
 @pytest.mark.parametrize("name", BAD)
 def test_what_may_not(name):
     assert not is_alias(name)
-    with pytest.raises(ValueError, match="an alias name is 1 to 64 of"):
+    with pytest.raises(ValueError, match="expected an alias name, 1 to 64 of"):
         alias_name(name)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.model import Target
+from gateway.model import Instance, Target
 from gateway.redislink import LinkFault, RedisLink
 from gateway.secret import Secret
 from gateway.stateurl import RedisPlace, redis_place
@@ -19,7 +19,7 @@ from gateway.stores import redis
 from gateway.stores.chain import first_break
 from gateway.stores.interfaces import KeyRecord, KeySecret, StoreUnavailable
 from gateway.stores.redis import RedisStore
-from gateway.stores.redis_scripts import ALIASES, AUDIT, HEAD, KEYS, NAMES, SECRETS
+from gateway.stores.redis_scripts import ALIASES, AUDIT, DELETIONS, HEAD, INSTANCES, KEYS, NAMES, SECRETS, Command
 from tests.redisserver import Proxy, RedisServer
 
 SECOND = KeySecret(150.0)
@@ -50,13 +50,25 @@ async def write(store: RedisStore, alias: str = "chat") -> None:
     await store.assign_alias(alias, [Target("m")], author="ann", at=1.0, note="why")
 
 
+async def use_beside_the_trail(store: RedisStore) -> None:
+    for name in ("i1", "i2"):
+        await store.beat(Instance(name, name, "1", "", 1.0, 2.0, 3))
+    await store.forget_instance("i2")
+    await store.note_uses({("chat", 1): 5.0})
+    assert [one.id for one in await store.instances()] == ["i1"]
+    assert dict(await store.alias_uses("chat")) == {1: 5.0}
+
+
 async def use_everything(store: RedisStore) -> None:
     await store.add_key(b"one", key(), author="ann")
     await store.rotate_key("app", b"two", SECOND, overlap_until=200.0, author="ann")
     await store.pepper_mark(1, b"mark")
     await write(store)
+    await write(store, "old")
+    await store.delete_alias("old", author="ann", at=2.0)
     await store.note(at=3.0, author="ann", verb="policy.load", subject="access", detail={})
     await store.revoke_key("app", at=300.0, author="ann")
+    await use_beside_the_trail(store)
     assert len(await store.list_keys()) == len(await store.alias_history("chat")) == 1
     assert (await store.find_key(b"two")) is not None
     assert set((await store.alias_table()).current) == {"chat"}
@@ -73,9 +85,10 @@ async def assert_whole(store: RedisStore) -> None:
 def test_keys_in_redis_are_as_documented_and_hold_no_secret(redis_server: RedisServer) -> None:
     run(place_of(redis_server), use_everything)
     kept = {name.decode() for name in redis_server.command("KEYS", "*")}
-    assert kept == {HEAD, KEYS, SECRETS, NAMES, ALIASES, AUDIT, "{gw}:marks", "{gw}:history:chat"}
+    of_aliases = {ALIASES, DELETIONS, "{gw}:history:chat", "{gw}:history:old", "{gw}:uses:chat"}
+    assert kept == {HEAD, KEYS, SECRETS, NAMES, AUDIT, INSTANCES, "{gw}:marks"} | of_aliases
     entries = redis_server.command("XRANGE", AUDIT, "-", "+")
-    assert [entry[0] for entry in entries] == [b"%d-0" % number for number in range(1, 6)]
+    assert [entry[0] for entry in entries] == [b"%d-0" % number for number in range(1, 8)]
     assert b"two".hex() not in json.dumps([str(entry) for entry in entries])
 
 
@@ -129,7 +142,11 @@ def test_a_store_that_was_emptied_does_not_pass_for_an_empty_one(redis_server: R
         for call in (store.versions(), store.find_key(b"one"), store.alias_table(), write(store), store.audit()):
             with pytest.raises(StoreUnavailable, match="was emptied or replaced while in use"):
                 await call
-        assert redis_server.command("EXISTS", AUDIT, ALIASES) == 0
+        with pytest.raises(StoreUnavailable, match="was emptied or replaced while in use"):
+            await use_beside_the_trail(store)
+        with pytest.raises(StoreUnavailable, match="was emptied or replaced while in use"):
+            await store.note_uses({("chat", 1): 5.0})
+        assert redis_server.command("EXISTS", AUDIT, ALIASES, INSTANCES, "{gw}:uses:chat") == 0
 
     run(place_of(redis_server), body)
 
@@ -155,9 +172,35 @@ def test_other_keys_of_the_same_database_are_let_alone(redis_server: RedisServer
 def test_a_newer_schema_is_refused_with_what_to_do(redis_server: RedisServer) -> None:
     run(place_of(redis_server), write)
     redis_server.command("HSET", HEAD, "schema", 7)
-    with pytest.raises(StoreUnavailable, match=r"newer gateway \(schema 7; this one knows 1\).*upgrade"):
+    with pytest.raises(StoreUnavailable, match=r"newer gateway \(schema 7; this one knows 2\).*upgrade"):
         run(place_of(redis_server), write)
     assert redis_server.command("HGET", HEAD, "schema") == b"7"
+
+
+def test_a_store_of_the_first_schema_is_taken_over(redis_server: RedisServer) -> None:
+    run(place_of(redis_server), write)
+    for name, field in ((ALIASES, "chat"), ("{gw}:history:chat", "1")):
+        values = json.loads(redis_server.command("HGET", name, field))
+        del values["canary_of"]
+        redis_server.command("HSET", name, field, json.dumps(values))
+    redis_server.command("HSET", HEAD, "schema", 1)
+
+    async def body(store: RedisStore) -> None:
+        assert redis_server.command("HGET", HEAD, "schema") == b"2"
+        first = (await store.alias_table()).current["chat"]
+        assert (first.number, first.targets, first.canary_of) == (1, (Target("m"),), None)
+        assert list(await store.alias_history("chat")) == [first]
+        assert await store.delete_alias("chat", author="ann", at=2.0) == first
+        await write(store)
+        assert (await store.alias_table()).current["chat"].number == 2
+        await assert_whole(store)
+
+    run(place_of(redis_server), body)
+
+
+def everything_in(server: RedisServer) -> dict[bytes, bytes]:
+    """The whole content of a server, as bytes."""
+    return {name: server.command("DUMP", name) for name in server.command("KEYS", "*")}
 
 
 @pytest.mark.parametrize("damaged", [ALIASES, "{gw}:history:chat", AUDIT])
@@ -166,10 +209,68 @@ def test_a_key_of_another_type_stops_a_write_whole(redis_server: RedisServer, da
         await write(store)
         redis_server.command("DEL", damaged)
         redis_server.command("SET", damaged, "theirs")
-        before = {name: redis_server.command("DUMP", name) for name in redis_server.command("KEYS", "*")}
+        before = everything_in(redis_server)
         with pytest.raises(StoreUnavailable, match="value of another program, or a damaged one"):
             await write(store)
-        assert {name: redis_server.command("DUMP", name) for name in redis_server.command("KEYS", "*")} == before
+        assert everything_in(redis_server) == before
+
+    run(place_of(redis_server), body)
+
+
+@pytest.mark.parametrize("damaged", [ALIASES, DELETIONS, AUDIT])
+def test_a_key_of_another_type_stops_a_deletion_whole(redis_server: RedisServer, damaged: str) -> None:
+    async def body(store: RedisStore) -> None:
+        await write(store)
+        redis_server.command("DEL", damaged)
+        redis_server.command("SET", damaged, "theirs")
+        before = everything_in(redis_server)
+        with pytest.raises(StoreUnavailable, match="value of another program, or a damaged one"):
+            await store.delete_alias("chat", author="ann", at=2.0)
+        assert everything_in(redis_server) == before
+
+    run(place_of(redis_server), body)
+
+
+def test_without_memory_every_write_of_an_alias_is_refused_whole(tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as server:
+
+        async def body(store: RedisStore) -> None:
+            await write(store)
+            before = everything_in(server)
+            server.command("CONFIG", "SET", "maxmemory", 1)
+            for call in (write(store), write(store, "new"), store.delete_alias("chat", author="ann", at=2.0)):
+                with pytest.raises(StoreUnavailable, match=r"out of memory.*Nothing was changed"):
+                    await call
+            server.command("CONFIG", "SET", "maxmemory", 0)
+            assert everything_in(server) == before
+            await store.delete_alias("chat", author="ann", at=2.0)
+            await assert_whole(store)
+
+        run(place_of(server), body)
+
+
+def test_what_the_trail_does_not_tell_of_leaves_the_head_and_the_channel_alone(redis_server: RedisServer) -> None:
+    async def body(store: RedisStore) -> None:
+        await write(store)
+        before = redis_server.command("DUMP", HEAD)
+        async with aclosing(store.changes()) as changes:
+            await asyncio.wait_for(anext(changes), 5.0)
+            waiting = asyncio.ensure_future(anext(changes))
+            await use_beside_the_trail(store)
+            assert redis_server.command("DUMP", HEAD) == before
+            assert not waiting.done()
+            await store.delete_alias("chat", author="ann", at=2.0)
+            await asyncio.wait_for(waiting, 5.0)
+
+    run(place_of(redis_server), body)
+
+
+def test_what_a_newer_gateway_says_of_itself_besides_is_let_go(redis_server: RedisServer) -> None:
+    async def body(store: RedisStore) -> None:
+        await store.beat(Instance("i1", "i1", "2", "", 1.0, 2.0, 3))
+        told = json.loads(redis_server.command("HGET", INSTANCES, "i1"))
+        redis_server.command("HSET", INSTANCES, "i1", json.dumps({**told, "mood": "fine"}))
+        assert list(await store.instances()) == [Instance("i1", "i1", "2", "", 1.0, 2.0, 3)]
 
     run(place_of(redis_server), body)
 
@@ -179,10 +280,18 @@ def test_a_value_that_cannot_be_read_is_unavailable(redis_server: RedisServer, t
     async def body(store: RedisStore) -> None:
         await write(store)
         await store.add_key(b"one", key(), author="ann")
-        for name, field in ((ALIASES, "chat"), ("{gw}:history:chat", "1"), (KEYS, "AAAAAAAA")):
-            redis_server.command("HSET", name, field, text)
+        await store.note_uses({("chat", 1): 5.0})
+        fields = ((ALIASES, "chat"), (DELETIONS, "old"), ("{gw}:history:chat", "1"), ("{gw}:uses:chat", "1"))
+        for name, field in (*fields, (KEYS, "AAAAAAAA"), (INSTANCES, "i1")):
+            redis_server.command("HSET", name, field, text if text != b"7" or "uses" not in name else b"x")
         calls = (store.alias_table(), store.alias_history("chat"), write(store), store.find_key(b"one"))
-        for call in (*calls, store.list_keys(), store.revoke_key("app", at=1.0, author="ann")):
+        aliases = (
+            write(store, "old"),
+            store.delete_alias("chat", author="ann", at=1.0),
+            store.alias_revision("chat", 1),
+        )
+        keys = (store.list_keys(), store.revoke_key("app", at=1.0, author="ann"))
+        for call in (*calls, *aliases, *keys, store.alias_uses("chat"), store.instances()):
             with pytest.raises(StoreUnavailable, match="damaged value"):
                 await call
 
@@ -215,6 +324,17 @@ def test_a_line_that_is_there_already_stops_a_write_whole(redis_server: RedisSer
         with pytest.raises(StoreUnavailable, match="audit trail that is damaged"):
             await write(store)
         assert (await store.audit_head(), (await store.alias_table()).current) == ((0, bytes(32)), {})
+
+    run(place_of(redis_server), body)
+
+
+def test_a_whole_hash_is_parsed_in_small_parts(redis_server: RedisServer) -> None:
+    async def body(store: RedisStore) -> None:
+        for number in range(501):
+            redis_server.command("HSET", INSTANCES, number, number)
+        for hash_of, sizes in ((INSTANCES, [250, 250, 1]), (ALIASES, [])):
+            _, (lists,) = await store._state.read_bulk(Command("HVALS", hash_of))
+            assert [len(json.loads(text)) for text in lists] == sizes
 
     run(place_of(redis_server), body)
 
@@ -274,17 +394,17 @@ def test_a_name_that_is_given_again_and_again_does_not_grow(redis_server: RedisS
     assert len(json.loads(redis_server.command("HGET", NAMES, "app"))) == 16
 
 
-@pytest.mark.parametrize("right", ["+hset", "+xadd", "+publish", "&{gw}:changed"])
+@pytest.mark.parametrize("right", ["+hset", "+hdel", "+xadd", "+publish", "&{gw}:changed"])
 def test_a_right_that_is_missing_stops_a_write_whole(redis_server: RedisServer, right: str) -> None:
     run(place_of(redis_server), write)
     rules = [rule for rule in RULES if rule != right]
     redis_server.command("ACL", "SETUSER", "gateway", "reset", "on", ">pw", *rules)
 
     async def body(store: RedisStore) -> None:
-        before = await store.audit_head()
+        before = await store.audit_head(), await store.alias_table()
         with pytest.raises(StoreUnavailable, match="forbids the gateway's user"):
-            await write(store)
-        assert await store.audit_head() == before
+            await (store.delete_alias("chat", author="ann", at=2.0) if right == "+hdel" else write(store))
+        assert (await store.audit_head(), await store.alias_table()) == before
         await assert_whole(store)
 
     run(place_of(redis_server, "gateway:pw@"), body)

@@ -25,9 +25,15 @@ from gateway.stores.schema import APPLICATION_ID, MIGRATIONS
 from gateway.stores.sqlite import SqliteStore
 
 NOBODY = 65_534
-TABLES = {"counters", "keys", "key_secrets", "revisions", "aliases", "audit", "audit_head", "pepper_marks"}
-FIRST_STEP = "62562b37b1ece0c73debecef08edc45986a7cc8281519df2b50c5cc9ae0c103d"
-"""SHA-256 of the first step of the schema."""
+TABLES = {
+    *("counters", "keys", "key_secrets", "pepper_marks", "audit", "audit_head"),
+    *("revisions", "aliases", "alias_deletions", "alias_uses", "instances"),
+}
+RELEASED = (
+    "62562b37b1ece0c73debecef08edc45986a7cc8281519df2b50c5cc9ae0c103d",
+    "bae27d5e79a1d770d7e5442b418d1599c3b32a258d37a281d48857be8bc4eaa5",
+)
+"""SHA-256 of the SQL of each released step of the schema."""
 
 
 def run(path: Path, body: Callable[[SqliteStore], Awaitable[Any]], **options: float) -> Any:
@@ -160,6 +166,7 @@ WRITES: dict[str, Callable[[SqliteStore], Awaitable[object]]] = {
     "rotate": lambda store: store.rotate_key("app", b"4" * 32, KeySecret(1.0), overlap_until=2.0, author="ann"),
     "revoke": lambda store: store.revoke_key("app", at=150.0, author="ann"),
     "assign": write,
+    "delete": lambda store: store.delete_alias("chat", author="ann", at=2.0),
     "note": lambda store: store.note(at=1.0, author="ann", verb="test", subject="x", detail={}),
 }
 
@@ -179,6 +186,7 @@ def test_what_cannot_be_audited_does_not_happen(tmp_path: Path, kind: str) -> No
 
     async def body(store: SqliteStore) -> None:
         await store.add_key(b"1" * 32, key(), author="ann")
+        await write(store)
         before = await state(store)
         query(path, "CREATE TRIGGER no_room BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no room'); END")
         with pytest.raises(StoreUnavailable, match="refuses the write"):
@@ -192,7 +200,23 @@ def test_what_cannot_be_audited_does_not_happen(tmp_path: Path, kind: str) -> No
 
 
 def test_released_steps_of_the_schema_are_never_edited() -> None:
-    assert hashlib.sha256(repr(MIGRATIONS[0]).encode()).hexdigest() == FIRST_STEP
+    steps = [tuple(part for part in step if isinstance(part, str)) for step in MIGRATIONS]
+    made = [hashlib.sha256(repr(step).encode()).hexdigest() for step in steps]
+    assert tuple(made[: len(RELEASED)]) == RELEASED
+
+
+def second_schema(path: Path) -> None:
+    """The same file as the second release made of it."""
+    first_schema(path)
+    db = sqlite3.connect(path)
+    with db:
+        for part in MIGRATIONS[1]:
+            if callable(part):
+                part(db)
+            else:
+                db.execute(part)
+        db.execute("PRAGMA user_version = 2")
+    db.close()
 
 
 def first_schema(path: Path) -> None:
@@ -223,9 +247,12 @@ def first_schema(path: Path) -> None:
     path.chmod(0o600)
 
 
-def test_a_file_of_the_first_schema_keeps_its_keys_aliases_and_trail(tmp_path: Path) -> None:
+@pytest.mark.parametrize("older", [first_schema, second_schema])
+def test_a_file_of_an_older_schema_keeps_its_keys_aliases_and_trail(
+    tmp_path: Path, older: Callable[[Path], None]
+) -> None:
     path = tmp_path / "state.db"
-    first_schema(path)
+    older(path)
     app = KeyRecord("AAAAAAAA", "app", "t1", ("user",), ("chat-*",), 100.0, secrets=(KeySecret(100.0),))
     old = KeyRecord("BBBBBBBB", "old", "t1", (), ("*",), 50.0, 900.0, 150.5, secrets=(KeySecret(50.0, 150.5),))
     new = KeyRecord("CCCCCCCC", "new", "t2", (), ("*",), 100.0, 900.0, secrets=(KeySecret(100.0, None, 3),))
@@ -236,6 +263,7 @@ def test_a_file_of_the_first_schema_keeps_its_keys_aliases_and_trail(tmp_path: P
             assert await store.find_key(digest) == FoundKey(record, record.secrets[0])
         assert [revision.number for revision in await store.alias_history("chat")] == [1, 2]
         assert (await store.alias_table()).current["chat"].targets == (Target("m2"),)
+        assert (await store.alias_revision("chat", 1)).canary_of is None
         assert await store.versions() == Versions(keys=4, aliases=2)
         await store.rotate_key("app", b"4" * 32, KeySecret(200.0), overlap_until=300.0, author="bob")
         lines = await store.audit()
@@ -246,9 +274,11 @@ def test_a_file_of_the_first_schema_keeps_its_keys_aliases_and_trail(tmp_path: P
             (2, 2.0, "alias.set", "é2", '{"n": 2}'),
             (3, 4.0, "key.revoke", "é4", '{"n": 4}'),
         ]
+        await store.delete_alias("chat", author="bob", at=5.0)
+        assert (await store.assign_alias("chat", [Target("m3")], author="bob", at=6.0)).number == 3
 
     run(path, body)
-    assert query(path, "PRAGMA user_version") == [(2,)]
+    assert query(path, "PRAGMA user_version") == [(3,)]
     with pytest.raises(sqlite3.IntegrityError, match="append-only"):
         query(path, "DELETE FROM audit")
     made = tmp_path / "made.db"
@@ -298,6 +328,39 @@ def test_damage_met_later_is_unavailable_too(tmp_path: Path) -> None:
         run(path, lambda store: store.alias_table())
 
 
+@pytest.mark.parametrize("table", ["aliases", "revisions", "audit", "alias_deletions"])
+def test_a_write_of_an_alias_into_a_damaged_file_is_refused_whole(tmp_path: Path, table: str) -> None:
+    path = tmp_path / "state.db"
+
+    async def fill(store: SqliteStore) -> None:
+        for number in range(3):
+            await store.assign_alias(f"alias-{number}", [Target("m")], author="ann", at=1.0)
+        await store.delete_alias("alias-0", author="ann", at=2.0)
+
+    run(path, fill)
+    ((size,),), ((page,),) = (
+        query(path, "PRAGMA page_size"),
+        query(path, f"SELECT rootpage FROM sqlite_schema WHERE name = '{table}'"),
+    )
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    before = path.read_bytes()
+
+    async def body(store: SqliteStore) -> None:
+        for call in (
+            store.assign_alias("alias-1", [Target("n")], author="eve", at=3.0),
+            store.delete_alias("alias-1", author="eve", at=3.0),
+        ):
+            with pytest.raises(StoreUnavailable, match=r"is damaged .*Nothing was changed: restore a copy"):
+                await call
+        assert (await store.versions()).aliases == (await store.audit_head())[0] == 4
+
+    run(path, body)
+    # Opening writes the header of the first page anew: the count of changes and the like.
+    assert path.read_bytes()[size:] == before[size:]
+
+
 def test_another_programs_database_is_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     query(path, "CREATE TABLE theirs (x)")
@@ -312,7 +375,7 @@ def test_a_newer_schema_is_refused_with_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     run(path, write)
     query(path, "PRAGMA user_version = 7")
-    with pytest.raises(StoreUnavailable, match=r"newer gateway \(schema 7; this one knows 2\).*upgrade"):
+    with pytest.raises(StoreUnavailable, match=r"newer gateway \(schema 7; this one knows 3\).*upgrade"):
         run(path, write)
     assert query(path, "PRAGMA user_version") == [(7,)]
 
@@ -367,11 +430,34 @@ def test_a_full_disk_ends_a_write_whole_and_reads_go_on(tmp_path: Path) -> None:
         try:
             with pytest.raises(StoreUnavailable, match=r"full|no space|disk"):
                 await store.assign_alias("big", [Target("m" * 100_000)], author="ann", at=2.0)
+            with pytest.raises(StoreUnavailable, match=r"full|no space|disk"):
+                await store.delete_alias("chat", author="ann", at=2.0, note="m" * 100_000)
+            with pytest.raises(StoreUnavailable, match=r"full|no space|disk"):
+                await store.note_uses({(f"alias-{number}", 1): 1.0 for number in range(5_000)})
             assert (await store.versions()).aliases == 1
+            assert dict(await store.alias_uses("alias-0")) == {}
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         await write(store)
         assert set((await store.alias_table()).current) == {"chat"}
+        assert first_break(await store.audit()) is None
+
+    run(path, body)
+
+
+def test_a_file_that_may_not_grow_refuses_the_write_of_an_alias_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+
+    async def body(store: SqliteStore) -> None:
+        await write(store)
+        before = await store.alias_table(), await store.audit_head()
+        pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+        store._connection.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(StoreUnavailable, match=r"the disk is full\. Nothing was changed; free some space"):
+            await store.assign_alias("big", [Target("m" * 100_000)], author="ann", at=2.0)
+        with pytest.raises(StoreUnavailable, match="the disk is full"):
+            await store.delete_alias("chat", author="ann", at=2.0, note="m" * 100_000)
+        assert (await store.alias_table(), await store.audit_head()) == before
 
     run(path, body)
 

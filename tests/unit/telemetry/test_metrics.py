@@ -25,6 +25,9 @@ LABELS = {
     "gateway_refusals": {"code"},
     "gateway_token_refusals": {"reason"},
     "gateway_retries": {"reason"},
+    "gateway_alias_requests": {"alias", "revision", "track", "outcome"},
+    "gateway_alias_time_to_first_token_seconds": {"alias", "revision", "track"},
+    "gateway_alias_time_per_output_token_seconds": {"alias", "revision", "track"},
 }
 # OpenTelemetry's semantic conventions for generative AI metrics advise these; ours is the last.
 BUCKETS = {
