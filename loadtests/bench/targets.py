@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 
 from loadtests.bench import install
@@ -62,12 +63,24 @@ def state_url(stage: Stage) -> str:
 def gateway_command(stage: Stage) -> list[str]:
     listeners = ["--listen", f"127.0.0.1:{stage.port}", "--admin", f"127.0.0.1:{stage.spare_port}"]
     engine = ["--engine", stage.engine]
-    return [sys.executable, "-m", "gateway", "serve", *engine, *listeners, "--state", state_url(stage)]
+    places = ["--state", state_url(stage), "--policies", str(gateway_policies(stage))]
+    return [sys.executable, "-m", "gateway", "serve", *engine, *listeners, *places]
+
+
+def gateway_policies(stage: Stage) -> Path:
+    """The shipped policies, but for the brake on failed attempts: the refused requests of a bench are all of them."""
+    folder = stage.folder / "policies"
+    folder.mkdir(exist_ok=True)
+    for name in ("access.yaml", "guards.yaml", "routing.yaml"):
+        text = files("policies").joinpath(name).read_text(encoding="utf-8")
+        (folder / name).write_text(text.replace("\nfailures: 60 ", "\nfailures: 1000000 "), encoding="utf-8")
+    return folder
 
 
 def gateway_key(stage: Stage) -> str:
-    """A key made as an operator makes one. Raises `StartFailed`."""
-    command = [sys.executable, "-m", "gateway", "keys", "create", "bench", "--state", state_url(stage)]
+    """A key made as an operator makes one, with every kind of limit, none in reach. Raises `StartFailed`."""
+    limits = ["--rpm", "10000000", "--tpm", "1000000000000", "--tpd", "1000000000000", "--concurrency", "1000000"]
+    command = [sys.executable, "-m", "gateway", "keys", "create", "bench", *limits, "--state", state_url(stage)]
     try:
         done = subprocess.run(
             command,
@@ -163,7 +176,7 @@ TARGETS: tuple[Target, ...] = (
     Target("direct", "the canned engine, nothing in front of it; its CPU is the engine's own"),
     Target(
         "gateway",
-        "this gateway with its defaults: one key, one alias, one engine",
+        "this gateway with its defaults: one key with all limits, one alias, one engine",
         command=gateway_command,
         environ=python_path(),
         ready="/readyz",

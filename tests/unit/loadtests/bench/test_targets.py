@@ -1,8 +1,11 @@
 import shlex
+from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from gateway.policy.live import load_policy
 from loadtests.bench import install, targets
 from loadtests.bench.targets import TARGETS, Stage, Target
 
@@ -15,10 +18,18 @@ def stage(tmp_path: Path) -> Stage:
 def test_every_target_is_started_for_the_engine_and_on_loopback_only(target: Target, tmp_path: Path) -> None:
     assert target.command is not None
     command = shlex.join(target.command(stage(tmp_path)))
-    written = "".join(path.read_text() for path in tmp_path.iterdir())
+    written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
     assert "127.0.0.1:7001" in command + written
     assert "7002" in command + written
     assert "0.0.0.0" not in command + written
+
+
+def test_the_gateway_is_benched_with_the_shipped_policies_but_for_the_brake_on_failed_attempts(tmp_path: Path) -> None:
+    benched = load_policy(targets.gateway_policies(stage(tmp_path)))
+    shipped = load_policy(Path(str(files("policies"))))
+    assert benched.access.failures == 1_000_000
+    assert replace(benched.access, failures=shipped.access.failures) == shipped.access
+    assert benched.routing == shipped.routing
 
 
 def test_peers_are_measured_only_when_asked_for() -> None:
