@@ -115,6 +115,7 @@ class Gateway:
             policies=policies,
             held=held,
             sweeper=sweeper,
+            client=client,
             store=store,
             keys=keys,
             tokens=tokens,
@@ -167,10 +168,8 @@ class Gateway:
             folder=settings.state_folder,
             verify=lambda: check_peppers(core.store, core.held.peppers),
         )
-        client = new_client()
-        self._stack.push_async_callback(client.aclose)
         await core.tokens.refresh()
-        await control.first(client)
+        await control.first(core.client)
         admin_socket = self._bind(settings.admin.host, settings.admin.port)
         inference_socket = self._bind(settings.listen.host, settings.listen.port)
         self.url, self.admin_url = _url_of(inference_socket), _url_of(admin_socket)
@@ -183,7 +182,7 @@ class Gateway:
         supervisor.run_every("sync", _SYNC_INTERVAL, control.sync)
         if isinstance(core.store, Notifying):
             supervisor.start("changes", control.follow(core.store))
-        supervisor.run_every("probe", settings.probe_interval, lambda: control.probe(client))
+        supervisor.run_every("probe", settings.probe_interval, lambda: control.probe(core.client))
         trials = Trials(
             core.store,
             lambda: core.aliases.table,
@@ -211,12 +210,13 @@ class Gateway:
     def _describe(self, core: Core) -> Callable[[], Instance]:
         """This instance, as others see it at the moment of asking."""
         instance_id, started_at, name = secrets.token_hex(8), time.time(), socket.gethostname()
+        running = version("gateway")
 
         def describe() -> Instance:
             return Instance(
                 id=instance_id,
                 name=name,
-                version=version("gateway"),
+                version=running,
                 admin_url=self.admin_url,
                 started_at=started_at,
                 seen_at=time.time(),

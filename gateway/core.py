@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import httpx
+
 from gateway.fleet.registry import Registry
 from gateway.identity.callers import Callers
 from gateway.identity.keyring import KeyRing
@@ -41,6 +43,7 @@ class Core:
     policies: Policies
     held: Secrets
     sweeper: Sweeper
+    client: httpx.AsyncClient
     store: StateStore
     keys: KeyRing
     tokens: TokenRing

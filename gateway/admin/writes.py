@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from gateway.limits import gcra
+from gateway.recent import keep
 
 
 class WriteLimit:
@@ -19,7 +20,7 @@ class WriteLimit:
     def __init__(
         self, per_minute: int = 60, *, capacity: int = 1_024, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._spacing = gcra.spacing(per_minute, gcra.MINUTE)
+        self._per_minute = per_minute
         self._capacity = capacity
         self._monotonic = monotonic
         self._arrivals: OrderedDict[str, float] = OrderedDict()
@@ -27,12 +28,10 @@ class WriteLimit:
     def admit(self, author: str) -> int | None:
         """Count a write; ``None``: it may be made. Otherwise nothing is counted, and it has to wait so many seconds."""
         now = self._monotonic()
-        later = max(self._arrivals.get(author, now), now) + self._spacing
-        over = later - now - gcra.reach(self._spacing, gcra.MINUTE)
-        if over > 0:
-            return math.ceil(over)
-        self._arrivals[author] = later
-        self._arrivals.move_to_end(author)
-        if len(self._arrivals) > self._capacity:
-            self._arrivals.popitem(last=False)
+        tat = self._arrivals.get(author, now)
+        wait = gcra.wait(gcra.ahead(tat, now), 1, self._per_minute, gcra.MINUTE)
+        if wait > 0:
+            return math.ceil(wait)
+        later = max(tat, now) + gcra.spacing(self._per_minute, gcra.MINUTE)
+        keep(self._arrivals, author, later, self._capacity)
         return None

@@ -19,7 +19,7 @@ from jwt import PyJWK
 from gateway.identity.jwk import KeySet, KeySetFault, KeySetReason
 from gateway.identity.keyring import MISS, Miss
 from gateway.identity.keysource import KeySource, Loaded
-from gateway.identity.recent import keep
+from gateway.recent import keep
 
 _EMPTY: Final = KeySet()
 

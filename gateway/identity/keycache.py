@@ -7,6 +7,7 @@ import math
 from collections import OrderedDict
 
 from gateway.model import Principal
+from gateway.recent import keep
 
 
 class KeyCache:
@@ -71,10 +72,7 @@ class UnknownKeys:
 
     def keep(self, mark: bytes, until: float) -> None:
         """Remember a mark until a time; the one that was noted first makes room."""
-        self._until[mark] = until
-        self._until.move_to_end(mark)
-        if len(self._until) > self._capacity:
-            self._until.popitem(last=False)
+        keep(self._until, mark, until, self._capacity)
 
     def clear(self) -> None:
         """Forget everything."""

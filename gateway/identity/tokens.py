@@ -23,9 +23,9 @@ from gateway.identity.jwks import DEFAULT_LIMITS, CacheLimits, IssuerKeys
 from gateway.identity.jwt import MAX_TOKEN, Reason, TokenFault, Unverified, read, screen, verify
 from gateway.identity.keyring import MISS, Miss
 from gateway.identity.keysource import source_of
-from gateway.identity.recent import keep
 from gateway.model import Principal
 from gateway.policy.issuers import IssuerPolicy
+from gateway.recent import keep
 
 # Time or the next key set may mend these, so they are found anew each time; neither needs more than a reading.
 _PASSING = frozenset({Reason.KEY, Reason.NOT_YET})

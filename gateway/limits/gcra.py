@@ -60,6 +60,11 @@ def wait(ahead: float, units: int, figure: int, period: float) -> float:
     return over if over > 0 else 0.0
 
 
+def excess(used: int, taken: int) -> int:
+    """Units that were used beyond those taken (below 0: fewer), as far as an engine's count is to be believed."""
+    return min(max(used, 0) - taken, MOST_TOKENS)
+
+
 def correct(tat: float, now: float, more: int, spaced: float) -> float:
     """The TAT when ``more`` units than were taken turn out to be used (below 0: fewer, they are given back).
 

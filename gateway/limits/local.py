@@ -89,7 +89,7 @@ class LocalLease:
         if taken < 0:
             return
         self._taken = -1
-        more = min(max(tokens, 0) - taken, gcra.MOST_TOKENS)
+        more = gcra.excess(tokens, taken)
         if more <= 0:  # the usual case: ``gcra.correct`` without the clock, which giving back does not ask for
             for account in self._accounts:
                 account.tokens += more * account.token_spacing

@@ -73,7 +73,7 @@ class RedisLease:
         if taken < 0:
             return
         self._taken = -1
-        more = min(max(tokens, 0) - taken, gcra.MOST_TOKENS)
+        more = gcra.excess(tokens, taken)
         if more:
             self._limiter.correct([(f.key, more * f.spacing) for f in self._figures if f.kind in {"tokens", "day"}])
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from gateway.model import NO_LIMITS, Budget, Limits, Principal
 from gateway.policy.globs import NOTHING, Globs
+from gateway.recent import keep
 
 LIMIT_BOUNDS: Mapping[str, int] = MappingProxyType(
     {
@@ -92,10 +93,8 @@ class Grants:
         if known is not None and (known.principal is principal or known.principal == principal):
             self._known.move_to_end(principal.id)
             return known
-        grant = self._known[principal.id] = decide(principal)
-        self._known.move_to_end(principal.id)
-        if len(self._known) > self._capacity:
-            self._known.popitem(last=False)
+        grant = decide(principal)
+        keep(self._known, principal.id, grant, self._capacity)
         return grant
 
 

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
 from gateway.model import AliasTable, Revision, Target
+from gateway.recent import keep
 from gateway.stores.interfaces import Conflict, NotFound, StateStore
 
 
@@ -54,9 +55,7 @@ class AliasView:
                 known = await self._store.alias_revision(alias, number)
             except NotFound:
                 return None
-            self._pinned[alias, number] = known
-            if len(self._pinned) > self._max_pinned:
-                self._pinned.popitem(last=False)
+            keep(self._pinned, (alias, number), known, self._max_pinned)
         return known
 
 

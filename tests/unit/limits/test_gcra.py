@@ -81,3 +81,9 @@ def test_a_correction_gives_back_charges_and_never_makes_more_than_whole():
     given_back = gcra.correct(105.0, 100.0, -6, 10.0)
     assert gcra.take(given_back, 100.0, 7, 10.0, MINUTE) is None
     assert gcra.take(given_back, 100.0, 6, 10.0, MINUTE) == 160.0
+
+
+def test_what_a_settlement_moves_is_the_difference_within_what_an_engine_may_be_believed():
+    assert [gcra.excess(used, 10) for used in (4, 10, 25)] == [-6, 0, 15]
+    assert gcra.excess(-5, 10) == -10
+    assert gcra.excess(10**12, 10) == gcra.MOST_TOKENS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from gateway.identity.recent import keep
+from gateway.recent import keep
 
 
 def test_the_oldest_goes_when_there_are_too_many():
