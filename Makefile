@@ -50,5 +50,5 @@ $(READY): pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	awk '/^uv==/ {found = 1} found {print} found && !/\\$$/ {exit}' requirements.lock > $(VENV)/uv.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.lock
-	$(BIN)/uv pip install --quiet -c requirements.lock -e '.[test,loadtests]'
+	$(BIN)/uv pip install --quiet --compile-bytecode -c requirements.lock -e '.[test,loadtests]'
 	touch $(READY)

@@ -10,16 +10,17 @@ import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 
+from gateway.admin.news import PolicyNews
 from gateway.admin.presence import Presence
-from gateway.admin.rules import PolicyNews
 from gateway.control import Control, Report
 from gateway.core import Core, Records
-from gateway.fleet.probe import new_client
-from gateway.fleet.registry import Registry
+from gateway.fleet.open import open_fleet
+from gateway.fleet.replica import Transition
 from gateway.gauges import watch
 from gateway.heartbeat import Heartbeat
 from gateway.identity.callers import Callers
 from gateway.identity.keyring import KeyRing
+from gateway.identity.keysource import new_client
 from gateway.identity.peppers import check_peppers
 from gateway.identity.secrets import load_secrets
 from gateway.identity.tokens import TokenRing
@@ -36,17 +37,17 @@ from gateway.steps.observe import Observer
 from gateway.stores.aliases import AliasView
 from gateway.stores.interfaces import Notifying, StateStore, StoreUnavailable
 from gateway.stores.open import open_store
-from gateway.stores.redis import RedisStore
 from gateway.supervise import Supervisor
 from gateway.telemetry.metrics import Metrics
 from gateway.trial import Trials
 from gateway.wire.deadline import Sweeper
-from gateway.wire.upstream import UpstreamLimits
 
 _SYNC_INTERVAL = 0.5
 _POLICY_INTERVAL = 1.0
 _HEARTBEAT_INTERVAL = 2.0
 _KEEP_INTERVAL = 1.0
+_NAMES_INTERVAL = 0.5
+_PATIENCE = 1.0  # seconds that the start waits for the engines' first answers
 _TRIALS_INTERVAL = 5.0
 _LONG_AGO = 1e9
 _ISSUERS_INTERVAL = 1.0
@@ -97,9 +98,11 @@ class Gateway:
         held = load_secrets(settings.state_folder, self._env, secrets.SystemRandom())
         sweeper = Sweeper(loop)
         stack.callback(sweeper.close)
-        registry = Registry(loop, sweeper, settings.engines, _upstream_limits(settings), floors=guards.floors)
-        stack.callback(registry.close)
         metrics = Metrics()
+        supervisor = Supervisor(loop)
+        fleet = open_fleet(settings, policies, self._env, sweeper=sweeper, supervisor=supervisor, report=self._report)
+        stack.push_async_callback(fleet.close)
+        fleet.registry.on_transition(lambda step: self._moved(step, metrics))
         client = new_client()
         stack.push_async_callback(client.aclose)
         keys = KeyRing(store, held.peppers, stale_limit=access.outage.key_grace)
@@ -124,11 +127,11 @@ class Gateway:
             limits=limits,
             schemas=SchemaCap(guards.schemas_per_hour, _HOUR, time.monotonic),
             aliases=AliasView(store),
-            registry=registry,
+            fleet=fleet,
             metrics=metrics,
             records=self._records,
             observer=observer,
-            supervisor=Supervisor(loop),
+            supervisor=supervisor,
         )
         policies.on_change(news.replaced)
         policies.on_change(lambda policy: follow(core, policy))
@@ -142,6 +145,8 @@ class Gateway:
         except StoreUnavailable:
             if not is_redis(settings.state):
                 raise
+            from gateway.stores.redis import RedisStore  # noqa: PLC0415 - as open_store does
+
             return RedisStore(redis_place(settings.state, settings.state_password))
 
     def _open_limits(self, policies: Policies) -> SharedLimits:
@@ -163,26 +168,29 @@ class Gateway:
             core.store,
             core.keys,
             core.aliases,
-            core.registry,
             self._report,
             folder=settings.state_folder,
             verify=lambda: check_peppers(core.store, core.held.peppers),
+            obey=core.fleet.obey,
+            listed=core.registry.listed_models,
         )
+        self._stack.push_async_callback(supervisor.close)
         await core.tokens.refresh()
-        await control.first(core.client)
+        await control.first()
+        for name, follow_source in core.fleet.discovery.followers:
+            supervisor.start(name, follow_source())
+        await core.fleet.first(_PATIENCE)
+        await control.name_models()
         admin_socket = self._bind(settings.admin.host, settings.admin.port)
         inference_socket = self._bind(settings.listen.host, settings.listen.port)
         self.url, self.admin_url = _url_of(inference_socket), _url_of(admin_socket)
         inference = self._inference = inference_listener(core)
-        admin = admin_listener(core, inference, control, news)
         watch(core, inference)
-        self._stack.push_async_callback(supervisor.close)
-        self._stack.callback(admin.close)
         self._stack.callback(inference.close)
         supervisor.run_every("sync", _SYNC_INTERVAL, control.sync)
         if isinstance(core.store, Notifying):
             supervisor.start("changes", control.follow(core.store))
-        supervisor.run_every("probe", settings.probe_interval, lambda: control.probe(core.client))
+        supervisor.run_every("names", _NAMES_INTERVAL, control.name_models)
         trials = Trials(
             core.store,
             lambda: core.aliases.table,
@@ -197,11 +205,20 @@ class Gateway:
         supervisor.run_every("heartbeat", _HEARTBEAT_INTERVAL, heartbeat.beat)
         supervisor.run_every("policy", _POLICY_INTERVAL, core.policies.reload)
         supervisor.run_every("issuers", _ISSUERS_INTERVAL, core.tokens.refresh)
-        for name, interval, step in core.limits.loops:
+        for name, interval, step in (*core.limits.loops, *core.fleet.loops):
             supervisor.run_every(name, interval, step)
-        await admin.start(admin_socket)
         await inference.start(inference_socket)
+        # Applications are served while the admin plane, which takes longer to come in than all else, is made.
+        admin = await admin_listener(core, inference, control, news)
+        self._stack.callback(admin.close)
+        await admin.start(admin_socket)
         self._stack.callback(Presence(settings.state_folder, self.admin_url).close)
+
+    def _moved(self, step: Transition, metrics: Metrics) -> None:
+        """One line and one count for each transition of a replica."""
+        metrics.transitions.add(step.sign.value, step.after.state.value)
+        why = f": {step.after.reason}" if step.after.reason else ""
+        self._report(f"replica {step.replica.id}: {step.before.state.value} -> {step.after.state.value}{why}")
 
     def reload_policies(self) -> None:
         """Judge the policy files anew, also if they have not changed. For SIGHUP."""
@@ -249,17 +266,6 @@ def follow(core: Core, policy: Policy) -> None:
     core.keys.stale_limit = access.outage.key_grace
     core.failures.adopt(access.failures)
     core.schemas.limit = guards.schemas_per_hour
-    core.registry.adopt(guards.floors)
-
-
-def _upstream_limits(settings: Settings) -> UpstreamLimits:
-    times = settings.timeouts
-    return UpstreamLimits(
-        connect=times.connect,
-        first_byte=times.first_byte,
-        idle=times.idle,
-        max_connections=settings.max_connections_per_replica,
-    )
 
 
 def _url_of(listening: socket.socket) -> str:

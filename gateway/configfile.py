@@ -40,6 +40,11 @@ def read_yaml(path: Path) -> Given:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise YamlFault([f"{path}: cannot be read: {error.strerror}"]) from None
+    return parse_yaml(data, path)
+
+
+def parse_yaml(data: bytes, path: Path) -> Given:
+    """The one document in the bytes that ``path`` held. Raises ``YamlFault``."""
     if len(data) > MAX_BYTES:
         raise YamlFault([f"{path}: expected at most {MAX_BYTES} bytes"])
     try:

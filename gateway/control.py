@@ -1,27 +1,24 @@
-"""What the control loops of one instance do: follow the store, look at the engines, say what changed."""
+"""What the control loops of one instance do: follow the store, name what engines serve, say what changed."""
 
 from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-import httpx
-
 from gateway.errors import Unavailable
-from gateway.fleet.probe import probe_all
-from gateway.fleet.registry import Registry
-from gateway.fleet.replica import State
 from gateway.identity.keyring import KeyRing
+from gateway.model import EngineOrders
 from gateway.policy.names import automatic_aliases, is_model
 from gateway.stores.aliases import AliasView, name_served_models
 from gateway.stores.interfaces import Notifying, StateStore, StoreError, StoreUnavailable
-from gateway.stores.kept import keep_table, kept_table
+from gateway.stores.kept import keep_orders, keep_table, kept_orders, kept_table
+from gateway.stores.orders import OrderView
 
 Report = Callable[[str], None]
-_REFUSED = -1
+_REFUSED = (-1, -1)
 
 
 class Control:
@@ -32,30 +29,35 @@ class Control:
         store: StateStore,
         keys: KeyRing,
         aliases: AliasView,
-        registry: Registry,
         report: Report,
         *,
         folder: Path,
         verify: Callable[[], Awaitable[None]],
+        obey: Callable[[EngineOrders], None],
+        listed: Callable[[], Sequence[str]],
     ) -> None:
-        """``folder`` is where the last known alias table is kept. ``verify`` is awaited once the store can be read."""
+        """``folder`` is where the last known alias table is kept. ``verify`` is awaited once the store can be read.
+
+        ``obey`` gets the orders about engines whenever they change; ``listed`` tells what engines say they serve.
+        """
         self._folder = folder
         self._verify = verify
         self._verified = False
-        self._kept: int | None = None
+        self._kept: tuple[int, int] | None = None
         self._store = store
         self._keys = keys
         self._aliases = aliases
-        self._registry = registry
+        self._orders = OrderView(store)
+        self._obey = obey
+        self._listed = listed
         self._report = report
-        self._told: dict[int, tuple[State, str]] = {}
         self._store_down = False
         self._name_models = False
         self._nameless: frozenset[str] = frozenset()
         self._turn = asyncio.Lock()
 
-    async def first(self, client: httpx.AsyncClient) -> None:
-        """Before listening: what the aliases are, by the store or as they were last known, and which engines are there.
+    async def first(self) -> None:
+        """Before listening: what the aliases are and what is ordered, by the store or as it was last known.
 
         Only an installation without any alias gets automatic ones. Raises ``StoreUnavailable`` when the store cannot be
         read and nothing was kept, and what ``verify`` raises.
@@ -66,13 +68,14 @@ class Control:
             await self._serve_kept(error)
         else:
             self._name_models = not self._aliases.table.current
-        await self.probe(client)
 
     async def _serve_kept(self, error: StoreUnavailable) -> None:
         table = await asyncio.to_thread(kept_table, self._folder)
         if table is None:
             raise error
         self._aliases.serve_kept(table)
+        self._orders.orders = await asyncio.to_thread(kept_orders, self._folder) or self._orders.orders
+        self._obey(self._orders.orders)
         self._store_down = True
         self._report(
             f"state store: {error}; started without it, by the alias table of generation {table.generation} as it was "
@@ -90,20 +93,25 @@ class Control:
                 self._verified = True
             await self._keys.refresh()
             await self._aliases.refresh()
+            if await self._orders.refresh():
+                self._obey(self._orders.orders)
 
     async def keep(self) -> None:
-        """Keep the alias table on disk if it has changed. A disk that refuses is reported once, until it takes one."""
-        table = self._aliases.table
-        if self._aliases.degraded or table.generation == self._kept:
+        """Keep aliases and orders on disk if they have changed. A disk that refuses is reported once, until it takes
+        them."""
+        table, orders = self._aliases.table, self._orders.orders
+        generations = table.generation, orders.generation
+        if self._aliases.degraded or generations == self._kept:
             return
         try:
             await asyncio.to_thread(keep_table, self._folder, table)
+            await asyncio.to_thread(keep_orders, self._folder, orders)
         except OSError as error:
             if self._kept != _REFUSED:
                 self._report(f"the alias table cannot be kept in {self._folder}: {error.strerror}")
             self._kept = _REFUSED
             return
-        self._kept = table.generation
+        self._kept = generations
 
     async def sync(self) -> None:
         """``reload``, with an unreachable store reported."""
@@ -124,21 +132,11 @@ class Control:
             async for _ in changes:
                 await self.sync()
 
-    async def probe(self, client: httpx.AsyncClient) -> None:
-        """Look at every engine; in a new installation give each served model an alias by its name, if it is fit."""
-        await probe_all(client, self._registry)
-        for replica in self._registry.replicas:
-            life = replica.life
-            if self._told.get(replica.index) != (life.state, life.reason):
-                self._told[replica.index] = life.state, life.reason
-                serves = ", ".join(life.seen.models) or "nothing yet"
-                why = f"; {life.reason}" if life.reason else ""
-                self._report(f"replica {replica.index} at {replica.spec.url}: {life.state.value}, serves {serves}{why}")
-        if self._name_models:
-            await self._make_aliases()
-
-    async def _make_aliases(self) -> None:
-        named, nameless = automatic_aliases(self._registry.served_models())
+    async def name_models(self) -> None:
+        """In a new installation, give each served model an alias by its name, if it is fit."""
+        if not self._name_models:
+            return
+        named, nameless = automatic_aliases(self._listed())
         for model in nameless:
             if model not in self._nameless:
                 self._report(f"made no alias for a served model whose name can be none. {_what_to_do(model)}")

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import httpx
 
+from gateway.fleet.open import Fleet
 from gateway.fleet.registry import Registry
 from gateway.identity.callers import Callers
 from gateway.identity.keyring import KeyRing
@@ -52,8 +53,13 @@ class Core:
     limits: SharedLimits
     schemas: SchemaCap
     aliases: AliasView
-    registry: Registry
+    fleet: Fleet
     metrics: Metrics
     records: Records
     observer: Observer
     supervisor: Supervisor
+
+    @property
+    def registry(self) -> Registry:
+        """The replicas."""
+        return self.fleet.registry

@@ -9,7 +9,10 @@
         ├── EngineReset          the connection broke before the answer was complete
         ├── EngineProtocolError  what came is not a valid answer
         ├── EngineTimeout        a deadline passed
+        ├── EngineHung           it has not moved for so long that it was taken out
         └── EngineRefused        the engine answered with an error of its own
+            ├── EngineClosing    it is shutting down
+            └── EngineDead       the process that computes is gone, its server still answers
     ClientGone                   the caller left; nothing is answered, the record says 499
 
 Messages are written here or at the place that raises; none may quote what a client or an engine sent, apart from
@@ -128,16 +131,20 @@ class EngineFailure(GatewayError):
 
 
 class EngineUnreachable(EngineFailure):
-    """No connection could be made: refused, or the connect deadline passed."""
+    """No connection could be made: refused, or the connect deadline passed.
+
+    The second is ``slow``: an engine with more connections than it can take looks so, one that is gone refuses.
+    """
 
     reason = "connect"
 
-    def __init__(self) -> None:
+    def __init__(self, *, slow: bool = False) -> None:
         super().__init__("no_ready_replica", elsewhere=True)
+        self.slow = slow
 
 
 class EngineBusy(EngineFailure):
-    """All connections that the gateway may hold to this replica are in use."""
+    """All connections that the gateway may hold to this replica are in use, or its own queue is full."""
 
     reason = "busy"
 
@@ -169,10 +176,51 @@ class EngineTimeout(EngineFailure):
         super().__init__("engine_timeout")
 
 
+class EngineHung(EngineFailure):
+    """The replica was taken out because it had work and did none; nothing of this answer had come."""
+
+    reason = "hung"
+
+    def __init__(self) -> None:
+        super().__init__("engine_timeout", elsewhere=True)
+
+
 class EngineRefused(EngineFailure):
-    """The engine answered with an error of its own, now in the gateway's words."""
+    """The engine answered with an error of its own, now in the gateway's words.
+
+    ``fault`` says whether it speaks against the engine: it does not where the request or its size was refused.
+    """
 
     reason = "refused"
+
+    def __init__(
+        self, code: str = "engine_error", message: str | None = None, *, elsewhere: bool = False, fault: bool = False
+    ) -> None:
+        super().__init__(code, message, elsewhere=elsewhere)
+        self.fault = fault
+
+
+class EngineClosing(EngineRefused):
+    """The engine is shutting down: it will refuse every new request (vLLM's drain, captured)."""
+
+    reason = "closing"
+
+    def __init__(self) -> None:
+        super().__init__("no_ready_replica", elsewhere=True, fault=True)
+
+
+class EngineDead(EngineRefused):
+    """The process that computes has died behind its server.
+
+    Perhaps of this very request (captured, vLLM 0.11.0): so it is not tried elsewhere, and the client is told not to
+    try again.
+    """
+
+    reason = "dead"
+
+    def __init__(self) -> None:
+        super().__init__(fault=True)
+        self.retry = False
 
 
 class ClientGone(Exception):

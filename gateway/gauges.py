@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Mapping
+
 from gateway.core import Core
-from gateway.fleet.replica import State
+from gateway.fleet.life import State
+from gateway.fleet.replica import Replica
 from gateway.server import Listener
+from gateway.telemetry.metrics import GaugeReader
 
 
 def watch(core: Core, inference: Listener) -> None:
     """Gauges that are read when a scrape comes."""
-    replicas, gauge = core.registry.replicas, core.metrics.gauge
-    gauge(
-        "gateway_in_flight",
-        "Requests in flight by replica",
-        ("replica",),
-        lambda: [((str(r.index),), r.in_flight) for r in replicas],
-    )
-    gauge(
-        "gateway_replica_state",
-        "1 for the state that the replica is in",
-        ("replica", "state"),
-        lambda: [((str(r.index), s.value), float(r.life.state is s)) for r in replicas for s in State],
-    )
-    gauge(
-        "gateway_upstream_connections",
-        "Open connections by replica",
-        ("replica",),
-        lambda: [((str(r.index),), r.open_connections) for r in replicas],
-    )
+    gauge = core.metrics.gauge
+    _watch_fleet(core)
     gauge(
         "gateway_client_connections",
         "Open client connections of the inference listener",
@@ -42,6 +30,70 @@ def watch(core: Core, inference: Listener) -> None:
     )
     _watch_access(core)
     gauge("gateway_record_drops", "Records lost since the start", (), lambda: [((), core.records.dropped)])
+
+
+def _watch_fleet(core: Core) -> None:
+    gauge, registry, loop = core.metrics.gauge, core.registry, asyncio.get_running_loop()
+
+    def by_replica(read: Callable[[Replica], float]) -> GaugeReader:
+        return lambda: [((replica.id,), read(replica)) for replica in registry.replicas]
+
+    for name, meaning, read in _BY_REPLICA:
+        gauge(name, meaning, ("replica",), by_replica(read))
+    gauge(
+        "gateway_engine_signals_age_seconds",
+        "Since the engine's signals were last read",
+        ("replica",),
+        by_replica(lambda replica: loop.time() - replica.read_at),
+    )
+    gauge(
+        "gateway_replica_state",
+        "1 for the state that the replica is in",
+        ("replica", "state"),
+        lambda: [((r.id, s.value), float(r.life.state is s)) for r in registry.replicas for s in State],
+    )
+    gauge(
+        "gateway_engine_signal",
+        "What the engine last said of itself",
+        ("replica", "signal"),
+        lambda: [((r.id, s.value), v) for r in registry.replicas if r.reading for s, v in r.reading.values.items()],
+    )
+    gauge(
+        "gateway_engine_signal_missing",
+        "1 for a signal that the engine should give and does not",
+        ("replica", "signal"),
+        lambda: [((r.id, s.value), 1.0) for r in registry.replicas if r.reading for s in sorted(r.reading.missing)],
+    )
+    for name, meaning, read_origin in (
+        ("gateway_discovery_age_seconds", "Since a source of engines was last read", core.fleet.discovery.ages),
+        ("gateway_discovery_faults", "1 for a source of engines that cannot be read now", core.fleet.discovery.faults),
+    ):
+        gauge(name, meaning, ("source",), _by_source(read_origin))
+
+
+def _by_source(read: Callable[[], Mapping[str, float]]) -> GaugeReader:
+    return lambda: [((name,), value) for name, value in read().items()]
+
+
+_BY_REPLICA: tuple[tuple[str, str, Callable[[Replica], float]], ...] = (
+    ("gateway_in_flight", "Requests in flight by replica", lambda replica: replica.in_flight),
+    ("gateway_upstream_connections", "Open connections by replica", lambda replica: replica.open_connections),
+    (
+        "gateway_replica_share",
+        "Part of a full share of traffic, below 1 in slow start",
+        lambda replica: replica.share,
+    ),
+    (
+        "gateway_replica_ejections",
+        "Ejections that have not been forgiven",
+        lambda replica: replica.life.ejections,
+    ),
+    (
+        "gateway_engine_exposed",
+        "Other addresses of this host at which the engine answers, around the gateway",
+        lambda replica: len(replica.exposed),
+    ),
+)
 
 
 def _watch_access(core: Core) -> None:

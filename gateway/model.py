@@ -194,10 +194,45 @@ class AliasTable:
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """An engine as configured: where it is and what ops say about it."""
+    """An engine as configured or discovered: where it is and what ops say about it.
+
+    ``server_name`` is the name that its certificate has to have when the URL holds an address that a name led to.
+    """
 
     url: str
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    server_name: str | None = None
+
+    @property
+    def id(self) -> str:
+        """``host:port``: what names the replica in commands, records and metrics."""
+        return self.url.partition("://")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOrder:
+    """What operators ordered about the engine at one URL.
+
+    ``added``: the order itself makes it part of the fleet; else it is listed elsewhere, in the configuration, a file or
+    DNS. ``draining``: it gets no new requests, whatever it says, until that is lifted; a restart of the engine lifts
+    nothing. ``author``, ``at`` (Unix seconds) and ``note`` are those of the last change.
+    """
+
+    url: str
+    added: bool = False
+    draining: bool = False
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    author: str = ""
+    at: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOrders:
+    """All orders about engines at one generation, by URL. Replaced whole."""
+
+    generation: int = 0
+    engines: Mapping[str, EngineOrder] = field(default_factory=lambda: MappingProxyType({}))
 
 
 class Usage(NamedTuple):

@@ -8,12 +8,11 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.admin.build import build_admin
-from gateway.admin.rules import PolicyNews
-from gateway.admin.state import AdminState
+from gateway.admin.news import PolicyNews
 from gateway.control import Control
 from gateway.core import Core
 from gateway.errors import GatewayError, Refusal
+from gateway.fleet.discover.merge import PATIENCE
 from gateway.identity.secrets import Secrets, split_key, tenant_salt
 from gateway.model import Dialect
 from gateway.proxy import Proxy, ProxyLimits
@@ -21,7 +20,7 @@ from gateway.routes import ROUTES
 from gateway.server import Listener
 from gateway.steps.guard import open_door
 from gateway.trial import counted
-from gateway.wire.asgi import run_asgi
+from gateway.wire.asgi import App, run_asgi
 from gateway.wire.errorbody import error_answer
 from gateway.wire.exchange import Exchange
 from gateway.wire.headers import header_lines, judge_head
@@ -81,26 +80,10 @@ def salter(held: Secrets) -> Callable[[str], str]:
     return salt
 
 
-def admin_listener(core: Core, inference: Listener, control: Control, news: PolicyNews) -> Listener:
-    """The plane of the operators."""
-    policies = core.policies
-    app = build_admin(
-        AdminState(
-            store=core.store,
-            pepper=core.held.pepper,
-            pepper_version=core.held.pepper_version,
-            admin_token=core.held.admin_token,
-            changed=control.reload,
-            render_metrics=lambda: _scraped(core),
-            ready=lambda: core.registry.any_ready() and not inference.draining,
-            served_models=core.registry.served_models,
-            callers=core.callers,
-            failures=core.failures,
-            access=lambda: policies.policy.access,
-            policy=lambda: news.view(policies),
-            compare=lambda alias: _counted(core, alias),
-        )
-    )
+async def admin_listener(core: Core, inference: Listener, control: Control, news: PolicyNews) -> Listener:
+    """The plane of the operators. Made in a thread: the loop may have requests already."""
+    now = asyncio.get_running_loop().time
+    app = await asyncio.to_thread(_admin_application, core, inference, control, news, now)
 
     async def handle(exchange: Exchange) -> None:
         try:
@@ -119,6 +102,42 @@ def admin_listener(core: Core, inference: Listener, control: Control, news: Poli
         limits=_inbound_limits(core),
         max_connections=_ADMIN_CONNECTIONS,
         body_memory=_ADMIN_BODIES,
+    )
+
+
+def _admin_application(
+    core: Core, inference: Listener, control: Control, news: PolicyNews, now: Callable[[], float]
+) -> App:
+    # FastAPI and the schemas are most of what a start would wait for, and no request of an application needs them.
+    from gateway.admin.build import build_admin  # noqa: PLC0415
+    from gateway.admin.fleetshow import FleetHandle, source_views  # noqa: PLC0415
+    from gateway.admin.rules import policy_view  # noqa: PLC0415
+    from gateway.admin.state import AdminState  # noqa: PLC0415
+
+    policies, discovery = core.policies, core.fleet.discovery
+    late = 2 * core.settings.discovery.interval + PATIENCE  # seconds: a source has missed two looks
+    return build_admin(
+        AdminState(
+            store=core.store,
+            pepper=core.held.pepper,
+            pepper_version=core.held.pepper_version,
+            admin_token=core.held.admin_token,
+            changed=control.reload,
+            render_metrics=lambda: _scraped(core),
+            ready=lambda: core.registry.any_ready() and not inference.draining,
+            served_models=core.registry.served_models,
+            callers=core.callers,
+            failures=core.failures,
+            access=lambda: policies.policy.access,
+            policy=lambda: policy_view(news, policies),
+            compare=lambda alias: _counted(core, alias),
+            fleet=FleetHandle(
+                replicas=lambda: core.registry.replicas,
+                sources=lambda: source_views(discovery.ages(), discovery.faults(), late),
+                remote=core.settings.remote_engines,
+                now=now,
+            ),
+        )
     )
 
 

@@ -10,29 +10,30 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from gateway.errors import CODES, EngineFailure, GatewayError, Refusal, Unavailable
 from gateway.limits.headers import rate_lines
 from gateway.limits.interfaces import Limiter, LimitReached
-from gateway.model import AliasTable, BodyKind, Dialect, InferenceRequest, Revision, Route
+from gateway.model import BodyKind, Dialect, InferenceRequest, Revision, Route
+from gateway.needs import Aliases, Fleet, Policies, ReplicaLane, Schemas
 from gateway.policy.access import Access
 from gateway.policy.context import judge_context
 from gateway.policy.grants import Grant
 from gateway.policy.guards import Guards
-from gateway.policy.live import Policy
 from gateway.policy.schemacap import schema_digests
 from gateway.steps.accept import accept, render
-from gateway.steps.admit import admit, reserve, used_tokens
+from gateway.steps.admit import Taken, admit, reserve
 from gateway.steps.authenticate import Callers, Failures, authenticate
 from gateway.steps.authorize import authorize
 from gateway.steps.conversation import split_point
-from gateway.steps.forward import Lane, Order, forward
+from gateway.steps.forward import Order, forward
 from gateway.steps.guard import Door, Entry, guard
 from gateway.steps.inform import Answer, health, model, models
 from gateway.steps.observe import Observer
-from gateway.steps.pick import Candidate, pick
+from gateway.steps.pick import pick
 from gateway.steps.resolve import choose_target, resolve, wanted
+from gateway.steps.retry import RetryBudget, is_charged, worth_another
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.trace import Trace, overhead
 from gateway.wire.errorbody import error_event, error_lines
@@ -40,68 +41,6 @@ from gateway.wire.exchange import Exchange
 
 _INLINE_ACCEPT = 256 * 1024  # a larger body is parsed and judged in a thread: it would hold the event loop
 _PARSES_ASIDE = 2  # how many of those at a time: what short texts are parsed to weighs ten times what was sent
-
-
-class ReplicaLane(Lane, Candidate, Protocol):
-    """A replica: a lane to forward on and a candidate to pick."""
-
-    @property
-    def index(self) -> int:
-        """Its place in the configuration."""
-        ...
-
-    def note_failure(self, error: EngineFailure) -> None:
-        """An attempt there failed."""
-        ...
-
-
-class Fleet(Protocol):
-    """Who can serve what, now."""
-
-    def ready(self, model: str) -> Sequence[ReplicaLane]:
-        """Replicas in state ready that serve the model."""
-        ...
-
-    def max_model_len(self, model: str) -> int | None:
-        """The longest context that every one of them has; ``None``: not known."""
-        ...
-
-    def any_ready(self) -> bool:
-        """Whether anything can be served at all."""
-        ...
-
-
-class Aliases(Protocol):
-    """The alias table as this instance knows it."""
-
-    @property
-    def table(self) -> AliasTable:
-        """A snapshot; a request reads it once."""
-        ...
-
-    async def revision(self, alias: str, number: int) -> Revision | None:
-        """A revision that is not current; ``None``: there is none of that number. Raises ``Unavailable``."""
-        ...
-
-
-class Policies(Protocol):
-    """The policy in force. ``epoch`` moves when it changes."""
-
-    @property
-    def policy(self) -> Policy:
-        """A snapshot; a request reads it once."""
-        ...
-
-    @property
-    def epoch(self) -> int: ...
-
-
-class Schemas(Protocol):
-    """Which schemas each tenant has used lately."""
-
-    def admit(self, tenant: str, digest: bytes) -> None:
-        """Count a use of one. Raises ``Refusal``: one too many."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +94,7 @@ class Proxy:
     random: Callable[[], float]
     new_id: Callable[[], str]
     limits: ProxyLimits = ProxyLimits()
+    budget: RetryBudget = field(default_factory=RetryBudget)
     parses: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PARSES_ASIDE))
     clock: Callable[[], float] = time.perf_counter
     wall: Callable[[], float] = time.time
@@ -214,12 +154,14 @@ class Proxy:
         model = trace.model = self._choose(exchange, revision, grant, request)
         trace.track = revision.track(model)
         request = self._judge(request, revision.alias, model, grant, policy.guards)
-        order = self._order(request, model, grant, policy.guards, revision.label)
-        del request  # the order says what of it is kept while an engine answers
-        if grant.budgets:
-            await self._serve_within(exchange, trace, order, grant, policy.access)
-        else:
+        taken = await self._admit(request, trace, grant, policy.access)
+        try:
+            order = self._order(request, model, grant, policy.guards, _shown(revision, taken))
+            del request  # the order says what of it is kept while an engine answers
             await self._serve(exchange, trace, order)
+        finally:
+            if taken is not None:
+                taken.settle(trace, gone=exchange.gone)
 
     async def _accept(self, exchange: Exchange, trace: Trace, entry: Entry, guards: Guards) -> InferenceRequest:
         route, clock = entry.route, self.clock
@@ -281,50 +223,69 @@ class Proxy:
             self.schemas.admit(grant.principal.tenant, digest)
         return request
 
-    def _order(self, request: InferenceRequest, model: str, grant: Grant, guards: Guards, label: str) -> Order:
+    async def _admit(self, request: InferenceRequest, trace: Trace, grant: Grant, access: Access) -> Taken | None:
+        """What the request takes of the limits of who calls, before an engine sees it; ``None``: there are none."""
+        if not grant.budgets:
+            return None
+        asked = self.clock()
+        taken = await admit(self.limiter, grant.budgets, reserve(request, trace.request_bytes, access.estimate))
+        trace.waited += self.clock() - asked
+        return taken
+
+    def _order(self, request: InferenceRequest, model: str, grant: Grant, guards: Guards, shown: bytes) -> Order:
         salt = self.salt(grant.principal.tenant) if guards.isolation == "tenant" else None
         content_type, body = render(request, model=model, cache_salt=salt)
-        shown = b"x-gateway-alias: %b\r\n" % label.encode()
         if len(body) > _INLINE_ACCEPT:
             request = request._replace(payload={}, parts=())  # large, and every attempt sends the bytes
         return Order(request, model, shown, content_type, body, self.limits.total, self.limits.answer_bytes)
 
-    async def _serve_within(self, exchange: Exchange, trace: Trace, order: Order, grant: Grant, access: Access) -> None:
-        """Serve within the limits of who calls. What was taken before an engine saw it is settled after."""
-        taken = reserve(order.request, trace.request_bytes, access.estimate)
-        asked = self.clock()
-        lease = await admit(self.limiter, grant.budgets, taken.total)
-        trace.waited += self.clock() - asked
-        try:
-            standing = lease.standing
-            shown = order if standing is None else order._replace(shown=order.shown + rate_lines(standing))
-            await self._serve(exchange, trace, shown)
-        finally:
-            lease.settle(used_tokens(trace, taken.prompt, served=trace.status == 200 or exchange.gone))
-            lease.close()
-
     async def _serve(self, exchange: Exchange, trace: Trace, order: Order) -> None:
         """Try replicas until one answers; another is tried only while the client has seen nothing."""
         tried: list[ReplicaLane] = []
-        failure: GatewayError = Unavailable("no_ready_replica", retry_after=2)
-        while len(tried) < self.limits.attempts:
-            replica = pick(self.fleet.ready(order.model), tried, self.random)
-            if replica is None:
-                break
-            if trace.reason is not None:
-                self.metrics.retries.add(trace.reason)
-            tried.append(replica)
-            trace.replica, trace.attempts = replica.index, len(tried)
-            try:
-                await forward(exchange, order, replica, trace, self.clock)
-                return
-            except EngineFailure as error:
-                replica.note_failure(error)
-                failure = error.with_traceback(None)  # it leads here, to the error: see ``_answer_error``
-                trace.reason = error.reason
-                if exchange.started or not error.elsewhere:
+        failure: EngineFailure | None = None
+        self.budget.enter()
+        try:
+            while (replica := pick(self.fleet.ready(order.model), tried, self.random)) is not None:
+                charged = failure is not None and is_charged(failure)
+                if failure is not None and not self._again(failure, trace, tried, order.model):
                     break
-        raise failure
+                tried.append(replica)
+                trace.replica, trace.attempts = replica.id, len(tried)
+                try:
+                    await forward(exchange, order, replica, trace, self.clock)
+                    replica.note_success()
+                    return
+                except EngineFailure as error:
+                    replica.note_failure(error)
+                    failure = error.with_traceback(None)  # it leads here, to the error: see ``_answer_error``
+                    trace.reason = error.reason
+                    if exchange.started:
+                        break
+                finally:
+                    if charged:
+                        self.budget.give_back()
+        finally:
+            self.budget.leave()
+        raise self._unserved(failure, order.model)
+
+    def _again(self, failure: EngineFailure, trace: Trace, tried: Sequence[ReplicaLane], model: str) -> bool:
+        """Whether a failed attempt is followed by another one, for which the budget has been charged then."""
+        retries = self.policies.policy.routing.fleet.retries
+        saturated = all(replica.busy for replica in self.fleet.ready(model) if replica not in tried)
+        if len(tried) >= self.limits.attempts:
+            return False
+        if not worth_another(failure, trace.request_bytes, retries, saturated=saturated):
+            return False
+        if is_charged(failure) and not self.budget.take(retries):
+            return False
+        self.metrics.retries.add(failure.reason)
+        return True
+
+    def _unserved(self, failure: EngineFailure | None, model: str) -> GatewayError:
+        error: GatewayError = failure or Unavailable("no_ready_replica")
+        if error.spec.code == "no_ready_replica":
+            error.retry_after = self.fleet.back_in(model)
+        return error
 
     # --- what the gateway answers by itself
 
@@ -363,6 +324,13 @@ class Proxy:
             trace.status, trace.error = 499, CODES["client_gone"].code
         else:
             self._answer_error(exchange, trace, Unavailable("draining", retry_after=5, close=True), dialect)
+
+
+def _shown(revision: Revision, taken: Taken | None) -> bytes:
+    """Header lines that are known before an engine answers: the revision, and what is left of the caller's limits."""
+    standing = None if taken is None else taken.lease.standing
+    lines = b"x-gateway-alias: %b\r\n" % revision.label.encode()
+    return lines if standing is None else lines + rate_lines(standing)
 
 
 def _tell(exchange: Exchange, trace: Trace, answer: Answer) -> None:

@@ -38,7 +38,6 @@ from redis.exceptions import TimeoutError as RedisTimeout
 from gateway.stateurl import RedisPlace
 
 STORE_TIMEOUT = 0.25
-LIMITS_TIMEOUT = 0.1
 BULK_TIMEOUT = 2.0
 _MAX_CONNECTIONS = 16
 _WHOLE_CALL = 4

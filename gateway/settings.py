@@ -7,29 +7,33 @@ quotes a value, which may hold a password.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from gateway import configvalues, stateurl
 from gateway.configfile import Given, YamlFault, read_yaml
-from gateway.configvalues import Address, Parser, engine_host, is_https, is_loopback
+from gateway.configvalues import Address, Parser, Pods, engine_fault, is_listed
 from gateway.model import EngineSpec
 from gateway.secret import Secret
 from gateway.stateurl import is_redis, sqlite_path, without_password
 
 __all__ = [
     "Address",
+    "DiscoverySettings",
     "Settings",
     "SettingsFault",
     "Timeouts",
     "default_state",
+    "engine_key",
     "is_redis",
     "load_settings",
     "sqlite_path",
@@ -62,12 +66,30 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True)
+class DiscoverySettings:
+    """Where engines are found besides ``engines``. ``interval`` is seconds from one look to the next.
+
+    ``file`` holds a list as ``engines`` does; ``dns`` are names whose addresses are engines at a port, ``srv`` names
+    whose SRV records lead to engines; ``kubernetes`` are the pods behind a Service.
+    """
+
+    file: Path | None = None
+    dns: tuple[Address, ...] = ()
+    srv: tuple[str, ...] = ()
+    kubernetes: Pods | None = None
+    interval: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything that ``gateway.yaml`` may say, with its defaults.
 
     ``state`` is the state URL without a password, which is in ``state_password`` (Redis only; ``None``: none is given).
     ``state_folder`` holds the secrets that the gateway makes: by default the folder of the state file, with Redis the
     one where that file would be.
+    ``remote_engines`` are the hosts to which prompts may leave this one, by TLS; an entry that begins with a dot is all
+    names below it. ``engine_ca`` holds the authorities that may vouch for them (``None``: the system's), ``engine_key``
+    is the key that engines ask for.
     ``hosts`` are the Host values that the inference listener accepts (empty: any well-formed one). ``attempts`` is how
     many replicas one request may touch. ``trusted_hops`` is how many proxies in front append to ``x-forwarded-for`` (0:
     that header is not read). ``body_memory`` is how many bytes of request bodies all connections of the inference
@@ -83,6 +105,9 @@ class Settings:
     admin: Address = _ADMIN
     engines: tuple[EngineSpec, ...] = ()
     remote_engines: tuple[str, ...] = ()
+    engine_ca: Path | None = None
+    engine_key: Secret | None = None
+    discovery: DiscoverySettings = DiscoverySettings()
     hosts: tuple[str, ...] = ()
     timeouts: Timeouts = Timeouts()
     attempts: int = 2
@@ -97,6 +122,7 @@ class Settings:
 
 
 _TIMEOUTS = tuple(Timeouts.__dataclass_fields__)
+_DISCOVERY = tuple(DiscoverySettings.__dataclass_fields__)
 _PARSERS: Mapping[str, Parser] = MappingProxyType(
     {
         "listen": configvalues.address,
@@ -105,7 +131,13 @@ _PARSERS: Mapping[str, Parser] = MappingProxyType(
         "state_folder": configvalues.absolute,
         "policies": configvalues.folder,
         "engines": configvalues.engines,
-        "remote_engines": configvalues.hosts,
+        "remote_engines": configvalues.remote_hosts,
+        "engine_ca": configvalues.authorities,
+        "discovery.file": configvalues.file,
+        "discovery.dns": configvalues.host_ports,
+        "discovery.srv": configvalues.service_names,
+        "discovery.kubernetes": configvalues.pods,
+        "discovery.interval": configvalues.seconds,
         "hosts": configvalues.hosts,
         "attempts": configvalues.whole(1, 10),
         "trusted_hops": configvalues.whole(0, 16),
@@ -119,9 +151,11 @@ _PARSERS: Mapping[str, Parser] = MappingProxyType(
         **{f"timeouts.{name}": configvalues.seconds for name in _TIMEOUTS},
     }
 )
-_GROUPS = ("timeouts",)
-_MAX_PASSWORD = 4_096
-_PASSWORD = "GATEWAY_REDIS_PASSWORD"  # noqa: S105 - a name, not a secret
+_GROUPS = MappingProxyType({"timeouts": "{idle: 120}", "discovery": "{dns: vllm-nodes.serving.svc:8443}"})
+"""Settings that have names of their own below them, with an example of each."""
+
+_MAX_SECRET = 4_096
+_KEY = re.compile(r"[!-~]+").fullmatch
 _FLAGS = MappingProxyType({"engines": "engine"})
 
 
@@ -149,15 +183,22 @@ def load_settings(flags: Mapping[str, Any], env: Mapping[str, str], config: Path
     for layer in layers:
         values.update(_parsed(layer, faults))
     engines: tuple[tuple[Given, EngineSpec], ...] = values.pop("engines", ())
-    faults += _engine_faults(engines, values.get("remote_engines", ()))
-    password = _password(env, faults)
+    remote: tuple[str, ...] = values.get("remote_engines", ())
+    timeouts, places = _group("timeouts", _TIMEOUTS, values), _group("discovery", _DISCOVERY, values)
+    faults += _engine_faults(engines, remote)
+    faults += _discovery_faults(places, remote)
+    password, key = _secret(state_password, env, faults), _secret(engine_key, env, faults)
     if faults:
         raise SettingsFault(faults)
     values["state"], in_url = without_password(values["state"])
     values.setdefault("state_folder", state_folder_of(values["state"], env))
-    timeouts = Timeouts(**{name: values.pop(f"timeouts.{name}") for name in _TIMEOUTS if f"timeouts.{name}" in values})
     return Settings(
-        **values, state_password=in_url or password, engines=tuple(spec for _, spec in engines), timeouts=timeouts
+        **values,
+        state_password=in_url or password,
+        engine_key=key,
+        engines=tuple(spec for _, spec in engines),
+        timeouts=Timeouts(**timeouts),
+        discovery=_discovery(places),
     )
 
 
@@ -184,28 +225,51 @@ def state_password(env: Mapping[str, str]) -> Secret | None:
 
     Raises ``SettingsFault``. The password in a state URL goes before it.
     """
-    value, file = env.get(_PASSWORD), env.get(f"{_PASSWORD}_FILE")
+    return _given_secret(env, "GATEWAY_REDIS_PASSWORD", "a password")
+
+
+def engine_key(env: Mapping[str, str]) -> Secret | None:
+    """The key that engines ask for, in ``GATEWAY_ENGINE_KEY`` or in the file that ``GATEWAY_ENGINE_KEY_FILE`` names.
+
+    It goes into a header as it is. Raises ``SettingsFault``.
+    """
+    key = _given_secret(env, "GATEWAY_ENGINE_KEY", "a key")
+    if key is not None and not _KEY(key.reveal()):
+        raise SettingsFault(["GATEWAY_ENGINE_KEY: expected a key of printable ASCII characters without spaces"])
+    return key
+
+
+def _given_secret(env: Mapping[str, str], name: str, what: str) -> Secret | None:
+    """The secret in a variable, or in the file that the variable ``NAME_FILE`` names. Raises ``SettingsFault``."""
+    value, file = env.get(name), env.get(f"{name}_FILE")
     if value and file:
-        raise SettingsFault([f"{_PASSWORD} and {_PASSWORD}_FILE are both set. Keep one of them."])
+        raise SettingsFault([f"{name} and {name}_FILE are both set. Keep one of them."])
     if not file:
         return Secret(value) if value else None
     try:
         with Path(file).open(encoding="utf-8") as opened:
             others = os.fstat(opened.fileno()).st_mode & stat.S_IRWXO
-            text = opened.read(_MAX_PASSWORD + 1).strip()
+            text = opened.read(_MAX_SECRET + 1).strip()
     except (OSError, ValueError):
-        raise SettingsFault([f"{_PASSWORD}_FILE: expected a text file that can be read"]) from None
-    if others or not 0 < len(text) <= _MAX_PASSWORD:
-        raise SettingsFault([f"{_PASSWORD}_FILE: expected a password in a file that others cannot use (chmod 600)"])
+        raise SettingsFault([f"{name}_FILE: expected a text file that can be read"]) from None
+    if others or not 0 < len(text) <= _MAX_SECRET:
+        raise SettingsFault([f"{name}_FILE: expected {what} in a file that others cannot use (chmod 600)"])
     return Secret(text)
 
 
-def _password(env: Mapping[str, str], faults: list[str]) -> Secret | None:
+def _secret(
+    read: Callable[[Mapping[str, str]], Secret | None], env: Mapping[str, str], faults: list[str]
+) -> Secret | None:
     try:
-        return state_password(env)
+        return read(env)
     except SettingsFault as fault:
         faults += fault.faults
         return None
+
+
+def _group(group: str, names: Sequence[str], values: dict[str, Any]) -> dict[str, Any]:
+    """Take the given settings of a group out of the values."""
+    return {name: values.pop(f"{group}.{name}") for name in names if f"{group}.{name}" in values}
 
 
 def _parsed(layer: Mapping[str, Given], faults: list[str]) -> dict[str, Any]:
@@ -238,7 +302,7 @@ def _flat(values: Mapping[str, Given], faults: list[str]) -> Iterator[tuple[str,
         elif isinstance(given.value, dict):
             yield from ((f"{name}.{inner}", value) for inner, value in given.value.items())
         else:
-            faults.append(f"{given.where}: {name}: expected settings, such as {{idle: 120}}")
+            faults.append(f"{given.where}: {name}: expected settings, such as {_GROUPS[name]}")
 
 
 def _unknown(name: str) -> str:
@@ -247,17 +311,33 @@ def _unknown(name: str) -> str:
 
 
 def _engine_faults(engines: Sequence[tuple[Given, EngineSpec]], remote: Sequence[str]) -> Iterator[str]:
-    """Prompts leave this host only to where ops allow it, and never in the clear."""
     seen = Counter(spec.url for _, spec in engines)
     for given, spec in engines:
         if seen[spec.url] > 1:
             yield f"{given.where}: engines: expected each URL only once"
-        if is_https(spec):
-            listed = engine_host(spec) in remote
-            yield f"{given.where}: engines: " + (
-                "expected http on loopback: this version does not support https engines yet"
-                if listed
-                else "expected the host of an https engine to be listed in remote_engines"
-            )
-        elif not is_loopback(spec):
-            yield f"{given.where}: engines: expected a loopback host (127.0.0.1, [::1] or localhost) for an http engine"
+        expected = engine_fault(spec, remote)
+        if expected is not None:
+            yield f"{given.where}: engines: expected {expected}"
+
+
+def _discovery(places: Mapping[str, Any]) -> DiscoverySettings:
+    """The values without the places where they were given."""
+    named = {name: tuple(value for _, value in places[name]) for name in ("dns", "srv") if name in places}
+    pods = {"kubernetes": places["kubernetes"][1]} if "kubernetes" in places else {}
+    return DiscoverySettings(**{**places, **named, **pods})
+
+
+def _discovery_faults(places: Mapping[str, Any], remote: Sequence[str]) -> Iterator[str]:
+    """A name is not enough: whoever answers for it must show a certificate, and ops say for which names one counts."""
+    for given, address in places.get("dns", ()):
+        host = address.host.rstrip(".")
+        if host != "localhost" and not is_listed(host, remote):
+            yield f"{given.where}: discovery.dns: expected the host to be listed in remote_engines, or localhost"
+    for given, _ in places.get("srv", ()):
+        if not remote:
+            yield f"{given.where}: discovery.srv: expected remote_engines to list the hosts that its targets may have"
+        if find_spec("dns") is None:
+            yield f"{given.where}: discovery.srv: expected the package dnspython: pip install 'gateway[dns]'"
+    for given, pods in filter(None, (places.get("kubernetes"),)):
+        if not is_listed(pods.host, remote):
+            yield f"{given.where}: discovery.kubernetes: expected SERVICE.NAMESPACE.svc to be listed in remote_engines"

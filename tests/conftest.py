@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import secrets
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +28,8 @@ from loadtests.engine.spec import EngineSpec
 
 T = TypeVar("T")
 PATIENCE = 10.0
+COLD = {"shapes": [], "slow_start": 0}
+"""A warmup policy that warms nothing up."""
 
 
 def wait_until(condition: Callable[[], object], what: str = "condition", patience: float = PATIENCE) -> None:
@@ -153,9 +159,11 @@ class Site:
     ) -> RunningGateway:
         """A gateway in front of the engines. ``flags`` are settings by name; timeouts as ``timeouts_idle=...``.
 
-        ``state`` is a state URL that several share; without one it has a file of its own.
+        ``state`` is a state URL that several share; without one it has a file of its own. Engines are not warmed up
+        unless the test has a routing policy of its own: most tests count what reaches an engine.
         """
         env = {f"GATEWAY_{k.upper()}": str(v) for k, v in flags.items()}
+        env["GATEWAY_POLICIES"] = str(self._policies(env.get("GATEWAY_POLICIES")))
         self._gateways += 1
         state = state or f"sqlite://{self._folder / f'gateway-{self._gateways}' / 'state.db'}"
         urls = [e if isinstance(e, str) else e.url for e in engines]
@@ -173,6 +181,21 @@ class Site:
         gateway = self.run(start())
         self._closers.append(gateway.close)
         return RunningGateway(self, gateway, records, reports)
+
+    def routing(self, **sections: Any) -> Path:
+        """A policy folder with the defaults of the product and these sections of ``routing.yaml``."""
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        shutil.copytree(str(files("policies")), folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.py"))
+        (folder / "routing.yaml").write_text(json.dumps(sections))
+        return folder
+
+    def _policies(self, given: str | None) -> Path:
+        if given is None:
+            return self.routing(warmup=COLD)
+        routing = Path(given) / "routing.yaml"
+        if not routing.exists():
+            routing.write_text(json.dumps({"warmup": COLD}))
+        return Path(given)
 
     def close(self) -> None:
         for closer in reversed(self._closers):

@@ -28,16 +28,15 @@ from gateway.admin.aliasviews import (
     alias_list,
     alias_view,
     diff_view,
-    history_page,
     split_reference,
     written_view,
 )
 from gateway.admin.callers import Caller, caller_of
 from gateway.admin.comparison import ComparisonView, comparison_view
 from gateway.admin.errors import AdminRefusal
+from gateway.admin.reads import generation_now, read_history
 from gateway.admin.schemas import AliasName
 from gateway.admin.state import AdminState
-from gateway.stores.interfaces import StateStore, StoreUnavailable
 
 _Caller = Annotated[Caller, Depends(caller_of)]
 _ROLLBACK, _PROMOTE, _ABORT, _DELETE = RollbackOrder(), PromoteOrder(), AbortOrder(), DeleteOrder()
@@ -106,19 +105,3 @@ def _writes(router: APIRouter, state: AdminState) -> None:
     @router.post("/alias-abort/{name:path}")
     async def abort(name: AliasName, caller: _Caller, order: AbortOrder = _ABORT) -> WrittenView:
         return await write(name, order, caller)
-
-
-async def read_history(store: StateStore, name: str, paging: HistoryPaging) -> HistoryPage:
-    """A page of an alias's revisions. Raises ``NotFound``."""
-    now = (await store.alias_table()).current.get(name)
-    history = await store.alias_history(name)
-    return history_page(history, 0 if now is None else now.number, await store.alias_uses(name), paging)
-
-
-async def generation_now(store: StateStore) -> int | None:
-    """The generation after a write, at least the one that it made. A store that fails just after it committed does
-    not undo the write: then nobody knows (``None``)."""
-    try:
-        return (await store.versions()).aliases
-    except StoreUnavailable:
-        return None

@@ -8,8 +8,9 @@ from fastapi.routing import iter_route_contexts
 from gateway.admin.aliases import alias_routes
 from gateway.admin.audit import audit_routes
 from gateway.admin.callers import Knowledge
-from gateway.admin.errors import install
+from gateway.admin.fleet import fleet_routes
 from gateway.admin.gate import Gate
+from gateway.admin.handlers import install
 from gateway.admin.health import health_routes
 from gateway.admin.instances import instance_routes
 from gateway.admin.keys import key_routes
@@ -18,7 +19,16 @@ from gateway.admin.policy import policy_routes
 from gateway.admin.state import AdminState
 from gateway.admin.verbs import Doors
 
-_ROUTES = (health_routes, metrics_routes, key_routes, alias_routes, instance_routes, audit_routes, policy_routes)
+_ROUTES = (
+    health_routes,
+    metrics_routes,
+    key_routes,
+    alias_routes,
+    fleet_routes,
+    instance_routes,
+    audit_routes,
+    policy_routes,
+)
 
 
 def build_admin(state: AdminState) -> FastAPI:

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.admin.callers import Caller, Knowledge, hand_over, recognise
-from gateway.admin.errors import AdminRefusal, answer
+from gateway.admin.errors import AdminRefusal
+from gateway.admin.handlers import answer
 from gateway.admin.verbs import OPEN, Doors
 from gateway.admin.writes import WriteLimit
 from gateway.errors import ClientGone, GatewayError, Refusal

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from gateway.admin.aliasviews import InstanceList, instance_view
+from gateway.admin.aliasviews import InstanceList
+from gateway.admin.reads import read_instances
 from gateway.admin.state import AdminState
-from gateway.stores.interfaces import StateStore
 
 
 def instance_routes(state: AdminState) -> APIRouter:
@@ -18,11 +18,3 @@ def instance_routes(state: AdminState) -> APIRouter:
         return await read_instances(state.store, state.clock())
 
     return router
-
-
-async def read_instances(store: StateStore, now: float) -> InstanceList:
-    """The instances of the last hour, as they stand at ``now`` (Unix seconds)."""
-    heard = await store.instances()
-    # Read last: an instance that is ahead of it does not lag.
-    generation = (await store.versions()).aliases
-    return InstanceList(generation=generation, instances=[instance_view(one, generation, now) for one in heard])

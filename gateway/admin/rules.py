@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
+from gateway.admin.news import PolicyNews, Standing
 from gateway.admin.operations import principal_of
 from gateway.admin.schemas import AliasName, Closed, KeyReference, Query, key_state
 from gateway.errors import CODES
@@ -14,7 +13,6 @@ from gateway.policy.explain import explain
 from gateway.stores.interfaces import KeyRecord
 
 _MAX_NAMED = 50
-_MAX_FAULTS = 100
 
 
 class CheckView(Closed):
@@ -77,38 +75,14 @@ class PolicyView(Closed):
     faults: list[str]
 
 
-class Standing(Protocol):
-    """What is read of the policy in force."""
-
-    @property
-    def valid(self) -> bool: ...
-    @property
-    def epoch(self) -> int: ...
-
-
-class PolicyNews:
-    """Remembers when the policy came into force and what was wrong with the files refused since.
-
-    ``refused`` takes the reports of the one who reads the files, ``replaced`` its news of another policy.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
-        self._loaded_at = clock()
-        self._faults: tuple[str, ...] = ()
-
-    def refused(self, text: str) -> None:
-        """Files were not valid; one line for each fault, which quote no value."""
-        self._faults = tuple(text.splitlines()[:_MAX_FAULTS])
-
-    def replaced(self, policy: object) -> None:
-        """Another policy is in force."""
-        self._loaded_at = self._clock()
-
-    def view(self, policies: Standing) -> PolicyView:
-        """How it stands now."""
-        faults = [] if policies.valid else list(self._faults)
-        return PolicyView(valid=policies.valid, epoch=policies.epoch, loaded_at=self._loaded_at, faults=faults)
+def policy_view(news: PolicyNews, policies: Standing) -> PolicyView:
+    """How the policy in force stands now."""
+    return PolicyView(
+        valid=policies.valid,
+        epoch=policies.epoch,
+        loaded_at=news.loaded_at,
+        faults=[] if policies.valid else list(news.faults),
+    )
 
 
 def unknown_roles(access: Access, roles: Sequence[str]) -> str | None:

@@ -11,6 +11,7 @@ from secrets import SystemRandom
 from types import MappingProxyType
 from typing import Any
 
+from gateway.admin.fleetshow import FleetHandle
 from gateway.admin.rules import PolicyView
 from gateway.admin.writes import WriteLimit
 from gateway.policy.access import Access
@@ -28,7 +29,8 @@ class AdminState:
     exposition text. ``pepper`` is the newest one, of ``pepper_version``. ``callers`` know credentials, ``failures``
     counts those that are no good, ``access`` gives the access policy in force and ``policy`` how that stands with its
     files. ``compare`` gives what this instance has counted of the tracks of an alias's current revision, by track, in
-    the fields of ``TrackView``; a track that has served nothing may be missing.
+    the fields of ``TrackView``; a track that has served nothing may be missing. ``fleet`` is what this instance knows
+    of engines.
     """
 
     store: StateStore
@@ -43,6 +45,7 @@ class AdminState:
     access: Callable[[], Access]
     policy: Callable[[], PolicyView]
     compare: Callable[[str], Mapping[str, Mapping[str, Any]]] = lambda _: MappingProxyType({})
+    fleet: FleetHandle = field(default_factory=FleetHandle)
     pepper_version: int = 1
     writes: WriteLimit = field(default_factory=WriteLimit)
     clock: Callable[[], float] = time.time

@@ -16,8 +16,9 @@ from gateway.aliasing import files
 from gateway.cli.aliasoptions import WAIT, Timeout, Wait, patience
 from gateway.cli.backend import Backend, CliFault
 from gateway.cli.choose import Where
+from gateway.cli.faults import faults_reported
 from gateway.cli.output import fail, note, plain
-from gateway.cli.run import AdminToken, AdminUrl, State, act, faults_reported, where
+from gateway.cli.run import AdminToken, AdminUrl, State, act, where
 from gateway.cli.settle import wait_for_all
 from gateway.model import AliasTable
 

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
-from gateway.admin.aliasorders import ChangeOrder
-from gateway.admin.aliasviews import (
-    AliasList,
-    AliasView,
-    DiffView,
-    HistoryPage,
-    InstanceList,
-    WrittenView,
-)
-from gateway.admin.comparison import ComparisonView
-from gateway.admin.rules import ExplanationView
-from gateway.admin.schemas import KeyOrder, KeyView, NewKeyView, RotateOrder
-from gateway.admin.trail import AuditPage
+if TYPE_CHECKING:  # a command that only reports its faults need not wait for the schemas
+    from gateway.admin.aliasorders import ChangeOrder
+    from gateway.admin.aliasviews import (
+        AliasList,
+        AliasView,
+        DiffView,
+        HistoryPage,
+        InstanceList,
+        WrittenView,
+    )
+    from gateway.admin.comparison import ComparisonView
+    from gateway.admin.fleetviews import AddOrder, EngineChange, FleetList, FleetOrder, ReplicaView
+    from gateway.admin.rules import ExplanationView
+    from gateway.admin.schemas import KeyOrder, KeyView, NewKeyView, RotateOrder
+    from gateway.admin.trail import AuditPage
 
 
 class CliFault(Exception):
     """A command was refused or failed. The message is for a person and says what to do next."""
 
 
+class NotThere(CliFault):
+    """What was asked for does not exist."""
+
+
 class Backend(AbstractAsyncContextManager["Backend"], Protocol):
-    """Keys, aliases, instances, the audit trail, the policy.
+    """Keys, aliases, engines, instances, the audit trail, the policy.
 
     Every method raises ``CliFault``, or one of the errors of the store; so does entering.
     """
@@ -77,6 +83,22 @@ class Backend(AbstractAsyncContextManager["Backend"], Protocol):
 
     async def compare_alias(self, name: str) -> ComparisonView:
         """How an alias's trial does, by what the instance that is asked has counted."""
+        ...
+
+    async def list_fleet(self) -> FleetList:
+        """All replicas by URL, sources of engines, and orders about engines that are not among the replicas."""
+        ...
+
+    async def show_replica(self, reference: str) -> ReplicaView:
+        """A replica by its engine's id or URL. Raises ``NotThere`` as well."""
+        ...
+
+    async def add_engine(self, order: AddOrder) -> EngineChange:
+        """Make an engine part of the fleet."""
+        ...
+
+    async def change_engine(self, reference: str, order: FleetOrder) -> EngineChange:
+        """Do what the order says, by its kind, to an engine that is meant by its id or URL."""
         ...
 
     async def instances(self) -> InstanceList:

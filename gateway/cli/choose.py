@@ -9,8 +9,6 @@ from urllib.parse import urlsplit
 
 from gateway.admin.presence import running_gateway
 from gateway.cli.backend import Backend, CliFault
-from gateway.cli.local import LocalBackend
-from gateway.cli.remote import RemoteBackend
 from gateway.identity.secrets import ADMIN_TOKEN, given_secret, read_secret
 from gateway.secret import Secret
 from gateway.settings import default_state, state_folder_of
@@ -37,18 +35,32 @@ def choose(where: Where, env: Mapping[str, str]) -> Backend:
     if where.state is not None and where.admin_url is not None:
         raise CliFault("Give --state or --admin-url, not both: a change is made in one place.")
     if where.state is not None:
-        return LocalBackend(where.state, env)
+        return _local(where.state, env)
     state = env.get("GATEWAY_STATE") or default_state(env)
     folder = _folder(state, env)
     url = where.admin_url or env.get("GATEWAY_ADMIN_URL") or (running_gateway(folder) if folder else None)
     if url is None:
-        return LocalBackend(state, env)
+        return _local(state, env)
     host = _host(url)
     token = where.admin_token or given_secret(ADMIN_TOKEN, env) or _kept_token(folder, host)
     if token is None:
         raise CliFault(
             f"The gateway at {url} needs its admin token. Set GATEWAY_ADMIN_TOKEN or GATEWAY_ADMIN_TOKEN_FILE."
         )
+    return _remote(url, token)
+
+
+# Each is imported where it is chosen: a command uses one of them, and the other's stores or HTTP client would be waited
+# for in vain.
+def _local(state: str, env: Mapping[str, str]) -> Backend:
+    from gateway.cli.local import LocalBackend  # noqa: PLC0415
+
+    return LocalBackend(state, env)
+
+
+def _remote(url: str, token: Secret) -> Backend:
+    from gateway.cli.remote import RemoteBackend  # noqa: PLC0415
+
     return RemoteBackend(url, token)
 
 

@@ -68,10 +68,20 @@ class Demo:
         self._spawn("gateway", "gateway", "serve", "--state", state, *listening, *flags)
         self.admin_url = self._said("gateway", "admin:")
         self.url = self._said("gateway", "inference:").removesuffix("/v1")
-        note(f"started the gateway at {self.url}")
+        note(f"started the gateway at {self.url}; it warms the engines up")
+        self._await_warm()
         _command(state, "alias", "set", _ALIAS, "--model", _MODEL)
         self.key = _command(state, "keys", "create", "demo")
         note(f"made the alias {_ALIAS} and a key")
+
+    def _await_warm(self) -> None:
+        """Wait until an engine is ready: an alias is not assigned to a model that nobody serves."""
+        deadline = time.monotonic() + _PATIENCE
+        with httpx.Client(trust_env=False, timeout=5) as client:
+            while client.get(f"{self.url}/readyz").status_code != 200:
+                if time.monotonic() > deadline:
+                    raise DemoFault(f"no engine was warm in {_PATIENCE:.0f} s; see {self._folder / 'gateway.log'}")
+                time.sleep(0.02)
 
     def _engine(self, number: int) -> str:
         flags = ("--port", "0", "--model", _MODEL, "--seed", str(number), *_ENGINE_FLAGS)

@@ -11,7 +11,6 @@ from secrets import SystemRandom
 from types import TracebackType
 from typing import Self
 
-from gateway.admin.aliases import generation_now, read_history
 from gateway.admin.aliasing import Actor, change, pair, show
 from gateway.admin.aliasorders import AliasOrder, ChangeOrder
 from gateway.admin.aliasviews import (
@@ -28,8 +27,19 @@ from gateway.admin.aliasviews import (
     written_view,
 )
 from gateway.admin.comparison import ComparisonView
-from gateway.admin.instances import read_instances
+from gateway.admin.fleetorders import Author, Listed, Outcome, add, give, orders_generation, permitted
+from gateway.admin.fleetviews import (
+    AddOrder,
+    EngineChange,
+    FleetList,
+    FleetOrder,
+    ReplicaView,
+    WarmOrder,
+    id_of,
+    order_view,
+)
 from gateway.admin.operations import Mint, issue_key, rotate_key
+from gateway.admin.reads import generation_now, read_history, read_instances
 from gateway.admin.rules import ExplanationView, explanation, unknown_roles
 from gateway.admin.schemas import (
     KeyOrder,
@@ -41,6 +51,7 @@ from gateway.admin.schemas import (
 )
 from gateway.admin.trail import AuditPage, Point, audit_view
 from gateway.cli.backend import Backend, CliFault
+from gateway.fleet.discover.sources import Origin
 from gateway.identity.peppers import check_peppers
 from gateway.identity.secrets import find_peppers, load_peppers
 from gateway.policy.access import load_access
@@ -124,6 +135,52 @@ class LocalBackend(Backend):
     async def compare_alias(self, name: str) -> ComparisonView:
         """Only a gateway counts. Raises ``CliFault``."""
         raise CliFault("What a trial does is counted by a running gateway: --admin-url names one ('gateway status').")
+
+    async def list_fleet(self) -> FleetList:
+        """The orders about engines: nobody here looks at any."""
+        orders = await (await self._store()).engine_orders()
+        shown = [order_view(order) for order in orders.engines.values()]
+        return FleetList(watched=False, generation=orders.generation, replicas=[], next=None, sources=[], orders=shown)
+
+    async def show_replica(self, reference: str) -> ReplicaView:
+        """Only a gateway looks at engines. Raises ``CliFault``."""
+        raise CliFault(
+            "How an engine does is known to a running gateway alone: --admin-url names one ('gateway status'). "
+            "'gateway fleet list' shows what is ordered."
+        )
+
+    async def add_engine(self, order: AddOrder) -> EngineChange:
+        """Make an engine part of the fleet, by the ``remote_engines`` of this environment's configuration."""
+        listed = self._listed()
+        permitted(order, listed)  # what is refused makes no store
+        store = await self._store(create=True)
+        made = await add(store, order, listed, Author(self._author, time.time()))
+        return await self._ordered(store, made)
+
+    async def change_engine(self, reference: str, order: FleetOrder) -> EngineChange:
+        """Do what the order says, if it is one that stands in the store."""
+        if isinstance(order, WarmOrder):
+            raise CliFault("Only a running gateway warms an engine up: --admin-url names one ('gateway status').")
+        store = await self._store()
+        made = await give(store, reference, order, self._listed(), Author(self._author, time.time()))
+        return await self._ordered(store, made)
+
+    async def _ordered(self, store: StateStore, made: Outcome) -> EngineChange:
+        return EngineChange(
+            id=id_of(made.url),
+            url=made.url,
+            changed=made.changed,
+            watched=False,
+            generation=await orders_generation(store),
+            order=None if made.order is None else order_view(made.order),
+            replica=None,
+        )
+
+    def _listed(self) -> Listed:
+        """The engines of this environment's configuration: which others a gateway finds is not known here."""
+        settings = load_settings({}, self._env)
+        origins = {spec.url: str(Origin.CONFIGURATION) for spec in settings.engines}
+        return Listed(origins, remote=settings.remote_engines)
 
     async def instances(self) -> InstanceList:
         """The gateways of the last hour."""

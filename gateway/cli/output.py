@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import orjson
 import typer
-from pydantic import BaseModel
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 
 def fail(message: str) -> NoReturn:
@@ -28,7 +27,7 @@ def note(message: str) -> None:
 
 def print_json(value: BaseModel | Sequence[BaseModel]) -> None:
     """The whole object, or the list of them, on stdout."""
-    whole = value.model_dump() if isinstance(value, BaseModel) else [item.model_dump() for item in value]
+    whole = [item.model_dump() for item in value] if isinstance(value, Sequence) else value.model_dump()
     typer.echo(orjson.dumps(whole, option=orjson.OPT_INDENT_2).decode())
 
 
@@ -38,6 +37,11 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         for row in (columns, *rows):
             typer.echo("\t".join(map(plain, row)))
         return
+    # Only a terminal needs rich, and every command would wait for it.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     table = Table(title=title, title_justify="left")
     for column in columns:
         table.add_column(column, overflow="fold")

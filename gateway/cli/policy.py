@@ -10,9 +10,10 @@ import typer
 
 from gateway.admin.rules import ExplanationView
 from gateway.cli.aliasoptions import alias_argument
+from gateway.cli.faults import faults_reported
 from gateway.cli.keys import key_argument
 from gateway.cli.output import fail, note, print_fields, print_json, print_table
-from gateway.cli.run import AdminToken, AdminUrl, Json, State, act, faults_reported, where
+from gateway.cli.run import AdminToken, AdminUrl, Json, State, act, where
 from gateway.policy.live import load_policy
 from gateway.settings import load_settings
 

@@ -27,6 +27,18 @@ from gateway.admin.aliasviews import (
     WrittenView,
 )
 from gateway.admin.comparison import ComparisonView
+from gateway.admin.fleetviews import (
+    AddOrder,
+    DrainOrder,
+    EngineChange,
+    FleetList,
+    FleetOrder,
+    RemoveOrder,
+    ReplicaView,
+    UndrainOrder,
+    WarmOrder,
+    id_of,
+)
 from gateway.admin.rules import ExplanationView
 from gateway.admin.schemas import (
     KeyList,
@@ -36,7 +48,7 @@ from gateway.admin.schemas import (
     RotateOrder,
 )
 from gateway.admin.trail import AuditPage
-from gateway.cli.backend import Backend, CliFault
+from gateway.cli.backend import Backend, CliFault, NotThere
 from gateway.secret import Secret
 
 V = TypeVar("V", bound=BaseModel)
@@ -49,6 +61,14 @@ _CHANGES: Mapping[type[ChangeOrder], tuple[str, str]] = MappingProxyType(
         PromoteOrder: ("POST", "/admin/alias-promote"),
         AbortOrder: ("POST", "/admin/alias-abort"),
         DeleteOrder: ("DELETE", "/admin/aliases"),
+    }
+)
+_ENGINE_CHANGES: Mapping[type[FleetOrder], str] = MappingProxyType(
+    {
+        RemoveOrder: "/admin/fleet-remove",
+        DrainOrder: "/admin/fleet-drain",
+        UndrainOrder: "/admin/fleet-undrain",
+        WarmOrder: "/admin/fleet-warm",
     }
 )
 _TIMEOUT = httpx.Timeout(10.0, connect=2.0)
@@ -126,6 +146,27 @@ class RemoteBackend(Backend):
         """How an alias's trial does, by what the gateway has counted."""
         return await self._ask(ComparisonView, "GET", f"/admin/alias-compare/{name}")
 
+    async def list_fleet(self) -> FleetList:
+        """All replicas by URL, and what is said of them all as the last page has it."""
+        page = await self._ask(FleetList, "GET", "/admin/fleet")
+        replicas = list(page.replicas)
+        while page.next is not None:
+            page = await self._ask(FleetList, "GET", "/admin/fleet", query={"after": page.next})
+            replicas += page.replicas
+        return page.model_copy(update={"replicas": replicas})
+
+    async def show_replica(self, reference: str) -> ReplicaView:
+        """A replica by its engine's id or URL."""
+        return await self._ask(ReplicaView, "GET", f"/admin/fleet/{id_of(reference)}")
+
+    async def add_engine(self, order: AddOrder) -> EngineChange:
+        """Make an engine part of the fleet."""
+        return await self._ask(EngineChange, "POST", "/admin/fleet", order)
+
+    async def change_engine(self, reference: str, order: FleetOrder) -> EngineChange:
+        """Do what the order says."""
+        return await self._ask(EngineChange, "POST", f"{_ENGINE_CHANGES[type(order)]}/{id_of(reference)}", order)
+
     async def instances(self) -> InstanceList:
         """The gateways of the last hour."""
         return await self._ask(InstanceList, "GET", "/admin/instances")
@@ -161,7 +202,8 @@ class RemoteBackend(Backend):
                 "A key or token whose roles have admin verbs may stand in its place."
             )
         if not response.is_success:
-            raise CliFault(_message(response, self._url))
+            code, message = _refusal(response, self._url)
+            raise (NotThere if code == "no_such_object" else CliFault)(message)
         try:
             return view.model_validate_json(response.content)
         except ValidationError:
@@ -172,9 +214,10 @@ def _given(**values: int | None) -> dict[str, str | int]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _message(response: httpx.Response, url: str) -> str:
+def _refusal(response: httpx.Response, url: str) -> tuple[str, str]:
+    """The code of an error answer, and what it says."""
     try:
-        said: Any = response.json()["error"]["message"]
+        said: Any = response.json()["error"]
+        return str(said["code"]), str(said["message"])
     except (ValueError, KeyError, TypeError):
-        return f"What answers at {url} is not a gateway's admin API (status {response.status_code})."
-    return str(said)
+        return "", f"What answers at {url} is not a gateway's admin API (status {response.status_code})."

@@ -1,29 +1,21 @@
-"""The shell around every command: options that all share, and faults turned into exit codes."""
+"""The shell around every command that acts on a state: the options that all share, and the work on a backend."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from textwrap import indent
+from collections.abc import Awaitable, Callable
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
 import typer
 from pydantic import BaseModel, ValidationError
 
-from gateway.aliasing.plan import PlanFault
-from gateway.cli.backend import Backend, CliFault
+from gateway.cli.backend import Backend
 from gateway.cli.choose import Where, choose
-from gateway.cli.output import fail
-from gateway.errors import GatewayError
-from gateway.identity.secrets import SecretFault
-from gateway.policy.document import PolicyFault
+from gateway.cli.faults import faults_reported
 from gateway.secret import Secret
-from gateway.settings import SettingsFault
-from gateway.stores.interfaces import StoreError
 
 T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)
@@ -63,25 +55,6 @@ def act(place: Where, work: Callable[[Backend], Awaitable[T]]) -> T:
     """Do the work on the backend that the options choose. Ends with exit code 1 and a message when it fails."""
     with faults_reported():
         return asyncio.run(_within(place, work))
-
-
-@contextmanager
-def faults_reported() -> Iterator[None]:
-    """Turn what is known to go wrong into a message on stderr and exit code 1, never a traceback."""
-    try:
-        yield
-    except StoreError as error:
-        fail(f"{str(error).rstrip('.')}.")
-    except GatewayError as error:
-        fail(error.message)
-    except PlanFault as error:
-        fail(f"{error.words}.")
-    except (CliFault, SecretFault) as error:
-        fail(str(error))
-    except (SettingsFault, PolicyFault) as error:
-        fail(f"the configuration is not valid:\n{indent(str(error), '  ')}")
-    except OSError as error:
-        fail(f"{error.filename or 'input or output'}: {error.strerror or type(error).__name__}.")
 
 
 async def _within(place: Where, work: Callable[[Backend], Awaitable[T]]) -> T:

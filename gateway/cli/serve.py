@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from gateway.cli.faults import faults_reported
 from gateway.cli.output import note
-from gateway.cli.run import faults_reported
 from gateway.policy.live import load_policy
 from gateway.settings import load_settings
 
@@ -45,12 +45,11 @@ def serve(
         "state": state,
         "policies": policies,
     }
-    from gateway.runner import serve as run_gateway  # noqa: PLC0415 - the other commands need not wait for the server
-
     with faults_reported():
         settings = load_settings(flags, os.environ, config)
+        if not check:
+            from gateway.runner import serve as run_gateway  # noqa: PLC0415 - a check needs no server
+
+            raise typer.Exit(run_gateway(settings, os.environ, note))
         load_policy(settings.policies)
-        code = 0 if check else run_gateway(settings, os.environ, note)
-    if check:
-        note("The configuration is valid.")
-    raise typer.Exit(code)
+    note("The configuration is valid.")

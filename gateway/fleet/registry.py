@@ -2,141 +2,93 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from urllib.parse import urlsplit
 
-from gateway.errors import EngineFailure, EngineUnreachable
-from gateway.fleet.replica import Life, Observation, State, advance
+from gateway.fleet.breaker import may_eject
+from gateway.fleet.life import ROUTABLE, State
+from gateway.fleet.replica import Replica, Transition
 from gateway.model import EngineSpec
-from gateway.policy.engines import Floor, judge_engine
-from gateway.wire.deadline import Sweeper
-from gateway.wire.upstream import Answer, UpstreamLimits, UpstreamPool
+from gateway.policy.fleet import FleetPolicy
 
-_NO_FLOORS: Mapping[str, Floor] = MappingProxyType({})
+_SOON, _LATE = 2, 30  # seconds that a client is told to wait where nothing better is known
+_MOST = 60
 
-
-class Replica:
-    """One engine at one URL: its life, its connections, and how many requests this instance has in flight there."""
-
-    def __init__(
-        self,
-        index: int,
-        spec: EngineSpec,
-        pool: UpstreamPool,
-        changed: Callable[[], None],
-        floors: Mapping[str, Floor] = _NO_FLOORS,
-    ) -> None:
-        self.index = index
-        self.spec = spec
-        self.life = Life()
-        self.in_flight = 0
-        self.looks = 0
-        self._pool = pool
-        self._changed = changed
-        self.floors = floors
-        self._host = urlsplit(spec.url).netloc.encode()
-        self._openings: dict[str, bytes] = {}
-
-    def enter(self) -> None:
-        """One more request is in flight here."""
-        self.in_flight += 1
-
-    def leave(self) -> None:
-        """One less."""
-        self.in_flight -= 1
-
-    def send(
-        self, path: str, content_type: bytes, body: bytes, request_id: str, *, total: float | None
-    ) -> Awaitable[Answer]:
-        """Send a request. Headers start from nothing: what an engine obeys in a header is never a client's to say."""
-        head = b"%bcontent-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n\r\n" % (
-            self._opening(path),
-            content_type,
-            len(body),
-            request_id.encode(),
-        )
-        return self._pool.request(head, body, total=total)
-
-    def _opening(self, path: str) -> bytes:
-        """The lines that are the same for every request on a route. Paths are the route table's, so they are few."""
-        opening = self._openings.get(path)
-        if opening is None:
-            opening = b"POST %b HTTP/1.1\r\nhost: %b\r\naccept-encoding: identity\r\n" % (path.encode(), self._host)
-            self._openings[path] = opening
-        return opening
-
-    def note_failure(self, error: EngineFailure) -> None:
-        """A replica that refuses connections is out at once; the next healthy probe brings it back."""
-        if isinstance(error, EngineUnreachable):
-            self.observe(Observation(healthy=False))
-
-    def observe(self, observation: Observation) -> None:
-        """Take in what a probe saw. An engine that is older than policy takes is not let in."""
-        before = self.life
-        verdict = judge_engine(self.floors, observation.engine, observation.version)
-        self.life = advance(before, observation, verdict)
-        if self.life != before:
-            self._changed()
-
-    @property
-    def open_connections(self) -> int:
-        """Connections to the engine, idle ones included."""
-        return self._pool.open
-
-    def close(self) -> None:
-        """Cut all connections. Idempotent."""
-        self._pool.close()
+Make = Callable[[EngineSpec, str, Callable[[Transition], None], Callable[[Replica], bool]], Replica]
+"""Makes a replica for an engine found at an origin, given what it tells its transitions and asks before it ejects."""
 
 
 class Registry:
-    """All replicas. ``ready`` reads a snapshot that is replaced whole on each change.
+    """All replicas. ``ready`` reads a snapshot that is replaced whole on each change. ``close`` is idempotent."""
 
-    ``floors`` are the oldest engines that are let in, by name.
-    """
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        sweeper: Sweeper,
-        engines: Iterable[EngineSpec],
-        limits: UpstreamLimits,
-        on_change: Callable[[], None] = lambda: None,
-        *,
-        floors: Mapping[str, Floor] = _NO_FLOORS,
-    ) -> None:
-        self._on_change = on_change
+    def __init__(self, make: Make, policy: Callable[[], FleetPolicy], *, now: Callable[[], float]) -> None:
+        self._make = make
+        self._policy = policy
+        self._now = now
+        self._listeners: list[Callable[[Transition], None]] = []
         self._ready: Mapping[str, tuple[Replica, ...]] = MappingProxyType({})
         self._lengths: Mapping[str, int] = MappingProxyType({})
-        self.replicas = tuple(
-            Replica(index, spec, _pool_for(loop, sweeper, spec, limits), self._publish, floors)
-            for index, spec in enumerate(engines)
-        )
+        self.replicas: tuple[Replica, ...] = ()
 
-    def adopt(self, floors: Mapping[str, Floor]) -> None:
-        """Judge engines by other floors from their next look on."""
-        for replica in self.replicas:
-            replica.floors = floors
+    def on_transition(self, listener: Callable[[Transition], None]) -> None:
+        """Call ``listener`` after each transition of a replica. It may not raise."""
+        self._listeners.append(listener)
 
-    def _publish(self) -> None:
+    # --- members
+
+    def add(self, spec: EngineSpec, origin: str) -> Replica:
+        """A replica for one more engine, in state found."""
+        replica = self._make(spec, origin, self._moved, self._may_spare)
+        self.replicas = (*self.replicas, replica)
+        return replica
+
+    def drop(self, replica: Replica) -> None:
+        """Forget a replica and cut what is left of its connections."""
+        self.replicas = tuple(each for each in self.replicas if each is not replica)
+        replica.close()
+        self.publish()
+
+    def find(self, replica_id: str) -> Replica | None:
+        """The replica of an id."""
+        return next((replica for replica in self.replicas if replica.id == replica_id), None)
+
+    def _moved(self, transition: Transition) -> None:
+        self.publish()
+        for listener in self._listeners:
+            listener(transition)
+
+    def _may_spare(self, replica: Replica) -> bool:
+        """Whether a replica may be ejected for errors: each of its pools must keep enough others."""
+        return all(self._may_leave(model) for model in replica.seen.models)
+
+    def _may_leave(self, model: str) -> bool:
+        pool = [each for each in self.replicas if model in each.seen.models]
+        out = sum(each.life.for_errors for each in pool)
+        # One on probation has not shown yet that the pool can do without another.
+        serving = sum(each.life.state is State.READY for each in pool)
+        return may_eject(out, serving + out, self._policy().breaker.share)
+
+    # --- snapshots
+
+    def publish(self) -> None:
+        """Make the snapshot anew, because a state or what an engine serves has changed."""
         ready: dict[str, list[Replica]] = {}
         for replica in self.replicas:
-            if replica.life.state is State.READY:
-                for model in replica.life.seen.models:
+            if replica.life.state in ROUTABLE:
+                for model in replica.seen.models:
                     ready.setdefault(model, []).append(replica)
         self._ready = MappingProxyType({model: tuple(replicas) for model, replicas in ready.items()})
         self._lengths = MappingProxyType(
             {
                 model: min(lengths)
                 for model, replicas in ready.items()
-                if (lengths := [r.life.seen.max_model_len for r in replicas if r.life.seen.max_model_len is not None])
+                if (lengths := [r.seen.max_model_len for r in replicas if r.seen.max_model_len is not None])
             }
         )
-        self._on_change()
 
     def ready(self, model: str) -> Sequence[Replica]:
-        """Replicas in state ready that serve the model."""
+        """Replicas that may get requests for the model."""
         return self._ready.get(model, ())
 
     def max_model_len(self, model: str) -> int | None:
@@ -151,14 +103,24 @@ class Registry:
         """Models that some ready replica serves, sorted."""
         return sorted(self._ready)
 
+    def listed_models(self) -> Sequence[str]:
+        """Models that some engine has said it serves, ready or not, sorted."""
+        return sorted({model for replica in self.replicas for model in replica.seen.models})
+
+    def back_in(self, model: str) -> int:
+        """In how many seconds a request for a model that nobody serves now is worth another try, as far as is known."""
+        now = self._now()
+        waits = [_wait(replica, now) for replica in self.replicas if model in replica.seen.models]
+        return min(max(math.ceil(min(waits, default=_LATE)), 1), _MOST)
+
     def close(self) -> None:
         """Cut all connections. Idempotent."""
         for replica in self.replicas:
             replica.close()
 
 
-def _pool_for(
-    loop: asyncio.AbstractEventLoop, sweeper: Sweeper, spec: EngineSpec, limits: UpstreamLimits
-) -> UpstreamPool:
-    parts = urlsplit(spec.url)
-    return UpstreamPool(loop, sweeper, parts.hostname or "", parts.port or 80, limits)
+def _wait(replica: Replica, now: float) -> float:
+    state = replica.life.state
+    if state is State.EJECTED:
+        return max(replica.life.until - now, _SOON)
+    return _LATE if state in (State.DRAINING, State.GONE, State.FOUND) else _SOON

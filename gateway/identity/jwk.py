@@ -10,16 +10,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from jwt import PyJWK, PyJWTError
 
-from gateway.identity.jwt import KeysById
-from gateway.wire.json import JsonFault, dump, parse_object
+from gateway.identity.keyset import KeySet, KeySetFault, KeySetReason, parse_document
+from gateway.wire.json import dump
 
 MAX_KEYS = 32
 RSA_BITS = range(2048, 8192 + 1)
@@ -46,42 +44,6 @@ _MEMBERS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 
 
-class KeySetReason(StrEnum):
-    """Why keys could not be had; a closed set, so that it may be logged."""
-
-    URL = "url"
-    UNREACHABLE = "unreachable"
-    STATUS = "status"
-    TOO_LARGE = "too_large"
-    NOT_JSON = "not_json"
-    ISSUER = "issuer"
-    TOO_MANY_KEYS = "too_many_keys"
-    SYMMETRIC = "symmetric_key"
-    PRIVATE = "private_key"
-    WEAK = "weak_key"
-    CURVE = "unknown_curve"
-    KID = "kid"
-    DUPLICATE_KID = "duplicate_kid"
-    INVALID = "invalid_key"
-    UNEXPECTED = "unexpected"
-
-
-class KeySetFault(Exception):
-    """No keys came, or none that may be trusted. Carries a reason, never what was read."""
-
-    def __init__(self, reason: KeySetReason) -> None:
-        self.reason = reason
-        super().__init__(reason.value)
-
-
-@dataclass(frozen=True, slots=True)
-class KeySet:
-    """Keys ready to verify with. ``marks`` tell the same key from another one under the same ``kid``."""
-
-    keys: KeysById = field(default_factory=lambda: MappingProxyType({}))
-    marks: frozenset[tuple[str, str, bytes]] = frozenset()
-
-
 def parse_keys(body: bytes, algorithms: Collection[str]) -> KeySet:
     """The usable keys of a JWKS document, for the algorithms of its issuer's policy. Raises ``KeySetFault``.
 
@@ -104,14 +66,6 @@ def parse_keys(body: bytes, algorithms: Collection[str]) -> KeySet:
         mark = hashlib.sha256(dump(members)).digest()
         marks.update((kid, algorithm, mark) for algorithm in usable)
     return KeySet(MappingProxyType(keys), frozenset(marks))
-
-
-def parse_document(body: bytes) -> dict[str, Any]:
-    """A JSON object from an issuer, read as strictly as a request's body. Raises ``KeySetFault``."""
-    try:
-        return parse_object(body)
-    except JsonFault:
-        raise KeySetFault(KeySetReason.NOT_JSON) from None
 
 
 def _refuse_duplicate_kids(listed: Iterable[Any]) -> None:

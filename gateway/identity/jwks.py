@@ -12,14 +12,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from jwt import PyJWK
-
-from gateway.identity.jwk import KeySet, KeySetFault, KeySetReason
 from gateway.identity.keyring import MISS, Miss
+from gateway.identity.keyset import KeySet, KeySetFault, KeySetReason
 from gateway.identity.keysource import KeySource, Loaded
 from gateway.recent import keep
+
+if TYPE_CHECKING:  # where there is no issuer, nobody waits for cryptography
+    from jwt import PyJWK
 
 _EMPTY: Final = KeySet()
 

@@ -12,12 +12,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeGuard
-
-from jwt import PyJWK
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from gateway.policy.issuers import IssuerPolicy
 from gateway.wire.json import JsonFault, parse_object
+
+if TYPE_CHECKING:  # keys bring their cryptography with them; where there is no issuer, nobody waits for it
+    from jwt import PyJWK
 
 MAX_TOKEN = 8_192
 """Longer texts are refused unread. A 2 MB token would cost 69 ms before it is refused."""
@@ -35,7 +36,7 @@ _CRITICAL = ("crit", "b64")
 # Claims of ID tokens, logout tokens and security events. Their ``typ`` is often the same ``JWT`` as an access token's.
 _FOREIGN = frozenset({"nonce", "at_hash", "c_hash", "s_hash", "events"})
 
-KeysById = Mapping[str, Mapping[str, PyJWK]]
+KeysById: TypeAlias = "Mapping[str, Mapping[str, PyJWK]]"
 """``kid`` to algorithm to key: a key verifies only what it is held under."""
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 import httpx
 
-from gateway.identity.jwk import KeySet, KeySetFault, KeySetReason, parse_document, parse_keys
+from gateway.identity.keyset import KeySet, KeySetFault, KeySetReason, parse_document
 from gateway.policy.issuers import IssuerPolicy
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class FileSource:
         changed = await asyncio.to_thread(self._read)
         if changed is not None:
             stamp, body = changed
-            self._keys = await asyncio.to_thread(parse_keys, body, self._algorithms)
+            self._keys = await asyncio.to_thread(_keys_of, body, self._algorithms)
             self._seen = stamp
         return Loaded(self._keys, FILE_LIFETIME)
 
@@ -112,7 +112,7 @@ class WebSource:
         except TimeoutError:
             raise KeySetFault(KeySetReason.UNREACHABLE) from None
         # A full set of RSA keys for every algorithm takes some milliseconds.
-        return Loaded(await asyncio.to_thread(parse_keys, body, self._policy.algorithms), lifetime)
+        return Loaded(await asyncio.to_thread(_keys_of, body, self._policy.algorithms), lifetime)
 
     async def _keys_url(self) -> httpx.URL:
         policy = self._policy
@@ -124,6 +124,13 @@ class WebSource:
         if document.get("issuer") != policy.issuer:
             raise KeySetFault(KeySetReason.ISSUER)
         return judged_url(document.get("jwks_uri"), loopback=start.scheme == "http")
+
+
+def _keys_of(body: bytes, algorithms: Collection[str]) -> KeySet:
+    # The first set brings cryptography in: here, in the thread, and not at every start, with or without an issuer.
+    from gateway.identity.jwk import parse_keys  # noqa: PLC0415
+
+    return parse_keys(body, algorithms)
 
 
 def judged_url(text: object, *, loopback: bool = True) -> httpx.URL:

@@ -5,15 +5,17 @@ from __future__ import annotations
 _BYTES_PER_TOKEN = 4
 
 
-def tokens_to_reserve(
-    prompt_bytes: int, bytes_per_token: float, choices: int, max_tokens: int | None, default: int
-) -> int:
-    """Tokens to reserve for a request: its prompt by length, and the most that each of its answers may hold.
+def prompt_tokens(prompt_bytes: int, bytes_per_token: float) -> int:
+    """Tokens to reserve for a prompt, by its length."""
+    return -int(-prompt_bytes // bytes_per_token)
+
+
+def answer_tokens(choices: int, max_tokens: int | None, default: int) -> int:
+    """Tokens to reserve for all answers: the most that each may hold.
 
     ``max_tokens`` is what the request allows for one answer, ``default`` what is assumed where it does not say.
     """
-    prompt = -int(-prompt_bytes // bytes_per_token)
-    return prompt + choices * (default if max_tokens is None else max_tokens)
+    return choices * (default if max_tokens is None else max_tokens)
 
 
 def cut_tokens(prompt: int, events: int, answer_bytes: int, first_bytes: int) -> int:

@@ -11,10 +11,9 @@ from typing import NamedTuple
 from gateway.limits.breaker import Breaker
 from gateway.limits.interfaces import Limiter
 from gateway.limits.local import LocalLimiter
-from gateway.limits.redis import RedisLimiter
-from gateway.redislink import LIMITS_TIMEOUT, RedisLink
 from gateway.stateurl import RedisPlace
 
+LIMITS_TIMEOUT = 0.1  # seconds for each answer of the Redis that limits are shared over
 _DEADLINE = 1.5 * LIMITS_TIMEOUT  # of an admission: an answer that just came in time is not thrown away
 _FLUSH_INTERVAL = 0.005
 _RENEW_INTERVAL = 20.0
@@ -50,6 +49,10 @@ def local_limits() -> SharedLimits:
 
 def redis_limits(place: RedisPlace, share: Callable[[], float], report: Callable[[str], None]) -> SharedLimits:
     """Limits that all instances on one Redis share; ``share`` of each is granted while it is lost."""
+    # Who has no Redis need not wait for its client.
+    from gateway.limits.redis import RedisLimiter  # noqa: PLC0415
+    from gateway.redislink import RedisLink  # noqa: PLC0415
+
     link = RedisLink(place, timeout=LIMITS_TIMEOUT)
     jitter = random.Random(secrets.randbits(64))  # noqa: S311 - it spreads probes in time, it keeps no secret
     breaker = Breaker(jitter=jitter.random, report=report)

@@ -72,18 +72,19 @@ def standing(budgets: Sequence[Budget], used: Sequence[Used], now: float) -> Sta
     """What is left of the tightest limits a minute; ``None`` when no budget has one."""
     requests = tokens = requests_left = tokens_left = None
     requests_reset = tokens_reset = 0.0
-    for budget, its in zip(budgets, used, strict=True):
-        limits = budget.limits
-        if limits.requests_per_minute is not None:
+    for (_, limits), its in zip(budgets, used, strict=True):
+        figure = limits.requests_per_minute
+        if figure is not None:
             ahead = gcra.ahead(its.requests, now)
-            left = gcra.remaining(ahead, limits.requests_per_minute, gcra.MINUTE)
+            left = gcra.remaining(ahead, figure, gcra.MINUTE)
             if requests_left is None or left < requests_left:
-                requests, requests_left, requests_reset = limits.requests_per_minute, left, ahead
-        if limits.tokens_per_minute is not None:
+                requests, requests_left, requests_reset = figure, left, ahead
+        figure = limits.tokens_per_minute
+        if figure is not None:
             ahead = gcra.ahead(its.tokens, now)
-            left = gcra.remaining(ahead, limits.tokens_per_minute, gcra.MINUTE)
+            left = gcra.remaining(ahead, figure, gcra.MINUTE)
             if tokens_left is None or left < tokens_left:
-                tokens, tokens_left, tokens_reset = limits.tokens_per_minute, left, ahead
+                tokens, tokens_left, tokens_reset = figure, left, ahead
     if requests is None and tokens is None:
         return None
     return Standing(requests, requests_left, requests_reset, tokens, tokens_left, tokens_reset)

@@ -1,12 +1,13 @@
-"""``routing.yaml``: how requests are spread. A folder may do without it."""
+"""``routing.yaml``: how requests are spread and replicas looked after. A folder may do without it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from gateway.policy.document import Document, Option, flag, read_options
+from gateway.policy.fleet import FLEET_SECTIONS, FleetPolicy, read_fleet
 from gateway.policy.reading import number
 
 _CANARY: Mapping[str, Option] = MappingProxyType(
@@ -31,12 +32,14 @@ class Routing:
     """All of ``routing.yaml``."""
 
     canary: Canary = Canary()
+    fleet: FleetPolicy = field(default_factory=FleetPolicy)
 
 
 def parse_routing(text: str, source: str) -> Routing:
     """The routing policy that ``text`` says. Raises ``PolicyFault`` with every fault; ``source`` names the file."""
     document = Document(text, source)
-    top = document.mapping(document.tree, "", ("canary",))
+    top = document.mapping(document.tree, "", ("canary", *FLEET_SECTIONS))
     canary = read_options(document, top.get("canary", {}), "canary", _CANARY)
+    fleet = read_fleet(document, top)
     document.finish()
-    return Routing(Canary(**canary))
+    return Routing(Canary(**canary), fleet)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import NamedTuple
 
-from gateway.limits.estimate import cut_tokens, tokens_to_reserve
+from gateway.limits.estimate import answer_tokens, cut_tokens, prompt_tokens
 from gateway.limits.interfaces import Lease, Limiter
 from gateway.model import BodyKind, Budget, Endpoint, InferenceRequest
 from gateway.policy.access import Estimate
@@ -29,19 +29,31 @@ def reserve(request: InferenceRequest, body_bytes: int, estimate: Estimate) -> R
     """By the length of the body and the most that each answer may hold. A form's bytes are sound, which has no length
     in tokens that could be told from them; an endpoint that generates nothing reserves no output."""
     text = 0 if request.route.body is BodyKind.MULTIPART else body_bytes
-    prompt = tokens_to_reserve(text, estimate.bytes_per_token, 0, 0, 0)
+    prompt = prompt_tokens(text, estimate.bytes_per_token)
     if request.route.endpoint not in _GENERATING:
         return Reservation(prompt, prompt)
-    total = tokens_to_reserve(
-        text, estimate.bytes_per_token, request.choices, request.max_tokens, estimate.output_tokens
-    )
-    return Reservation(prompt, total)
+    return Reservation(prompt, prompt + answer_tokens(request.choices, request.max_tokens, estimate.output_tokens))
 
 
-async def admit(limiter: Limiter, budgets: Sequence[Budget], tokens: int) -> Lease:
+class Taken:
+    """What a request took: a lease, and ``prompt``, the tokens that its prompt was taken for."""
+
+    __slots__ = ("lease", "prompt")
+
+    def __init__(self, lease: Lease, prompt: int) -> None:
+        self.lease = lease
+        self.prompt = prompt
+
+    def settle(self, trace: Trace, *, gone: bool) -> None:
+        """The request has ended: what it used takes the place of what was reserved. ``gone``: its client left."""
+        self.lease.settle(used_tokens(trace, self.prompt, served=trace.status == 200 or gone))
+        self.lease.close()
+
+
+async def admit(limiter: Limiter, budgets: Sequence[Budget], reserved: Reservation) -> Taken:
     """Take what the request needs of every budget. Raises ``LimitReached``."""
-    taken = limiter.admit(budgets, tokens)
-    return await taken if isinstance(taken, Awaitable) else taken
+    lease = limiter.admit(budgets, reserved.total)
+    return Taken(await lease if isinstance(lease, Awaitable) else lease, reserved.prompt)
 
 
 def used_tokens(trace: Trace, prompt: int, *, served: bool) -> int:

@@ -93,13 +93,14 @@ async def forward(exchange: Exchange, order: Order, lane: Lane, trace: Trace, cl
         body = await answer.read(order.answer_limit)
         trace.answered = clock()
         trace.waited += trace.answered - trace.sent
+        media = _media_type(answer)
         if len(body) > _INLINE_PARSE:
-            reply = await asyncio.to_thread(_read_reply, body, answer, request)
+            reply = await asyncio.to_thread(_read_reply, body, media, request)
         else:
-            reply = _read_reply(body, answer, request)
+            reply = _read_reply(body, media, request)
         trace.usage, trace.finish = reply.usage, reply.finish
         trace.status, trace.response_bytes = 200, len(reply.body)
-        lines = _lines(b"content-type: %b\r\n" % _media_type(answer), order, trace, clock())
+        lines = _lines(b"content-type: %b\r\n" % media, order, trace, clock())
         exchange.respond(200, lines, reply.body)
     finally:
         lane.leave()
@@ -116,8 +117,7 @@ def _media_type(answer: Answer) -> bytes:
     return declared.partition(b";")[0].strip().lower()
 
 
-def _read_reply(body: bytes, answer: Answer, request: InferenceRequest) -> Reply:
-    media = _media_type(answer)
+def _read_reply(body: bytes, media: bytes, request: InferenceRequest) -> Reply:
     if media == _JSON:
         return rename(body, request.alias)
     if media in _TEXTS and request.route.endpoint in _AUDIO:
@@ -275,4 +275,4 @@ class StreamRelay:
 
 def _failure(fault: StreamFault) -> EngineFailure:
     """An error event before anything was shown may be another replica's chance; malformed bytes are not."""
-    return EngineProtocolError() if fault.status is None else refusal(fault.status)
+    return EngineProtocolError() if fault.status is None else refusal(fault.status, trouble=fault.trouble)

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from gateway.errors import Unavailable
-from gateway.model import NO_LIMITS, AliasTable, Instance, Limits, Revision, Target
+from gateway.model import NO_LIMITS, AliasTable, EngineOrder, EngineOrders, Instance, Limits, Revision, Target
+
+MAX_ENGINE_ORDERS = 1_024
+"""How many engines there may be orders about: every instance holds them all."""
 
 
 class StoreError(Exception):
@@ -34,11 +37,11 @@ class StoreUnavailable(StoreError, Unavailable):
 
 
 class NotFound(StoreError):
-    """No key or alias has that name."""
+    """No key or alias has that name; no engine was added at that URL."""
 
 
 class Conflict(StoreError):
-    """A compare-and-set lost, or the name is taken. Says who changed it and to what."""
+    """A compare-and-set lost, the name or URL is taken, or there is no room. Says who changed it and to what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,7 @@ class Versions:
 
     keys: int
     aliases: int
+    fleet: int = 0
 
 
 @runtime_checkable
@@ -135,10 +139,13 @@ class Notifying(Protocol):
 
 
 class StateStore(Protocol):
-    """Keys and aliases with atomic writes. All methods raise ``StoreUnavailable`` when the store is."""
+    """Keys, aliases and orders about engines, with atomic writes.
+
+    All methods raise ``StoreUnavailable`` when the store is.
+    """
 
     async def versions(self) -> Versions:
-        """Both counters, cheaply."""
+        """All counters, cheaply."""
         ...
 
     async def add_key(self, digest: bytes, record: KeyRecord, *, author: str) -> None:
@@ -216,6 +223,34 @@ class StateStore(Protocol):
 
     async def alias_uses(self, alias: str) -> Mapping[int, float]:
         """When each revision of an alias last served, for those that ever did."""
+        ...
+
+    async def engine_orders(self) -> EngineOrders:
+        """All orders about engines and their generation, read in one transaction."""
+        ...
+
+    async def add_engine(
+        self, url: str, *, labels: Mapping[str, str], author: str, at: float, note: str = ""
+    ) -> EngineOrder:
+        """Make an engine part of the fleet; a drain that stands already goes on.
+
+        Raises ``Conflict`` when it was added already, which says who changed its order last and when, and when there
+        are ``MAX_ENGINE_ORDERS`` already, none of them about this engine.
+        """
+        ...
+
+    async def remove_engine(self, url: str, *, author: str, at: float, note: str = "") -> EngineOrder:
+        """Take back that an engine was added, and a drain with it; the order that was there. Raises ``NotFound``."""
+        ...
+
+    async def drain_engine(
+        self, url: str, *, draining: bool, author: str, at: float, note: str = ""
+    ) -> tuple[EngineOrder, bool]:
+        """Drain an engine, added or listed elsewhere, or lift its drain; the order, and whether that changed anything.
+
+        An order that neither adds nor drains is not kept. What changes nothing leaves no line. Raises ``Conflict`` for
+        an engine without an order when there are ``MAX_ENGINE_ORDERS`` already.
+        """
         ...
 
     async def beat(self, instance: Instance) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from gateway.secret import Secret
 from gateway.stateurl import RedisPlace, is_redis, redis_place, sqlite_path
 from gateway.stores.interfaces import StateStore, StoreUnavailable
-from gateway.stores.redis import RedisStore
 from gateway.stores.sqlite import SqliteStore
 
 
@@ -18,4 +17,8 @@ async def open_store(url: str, *, password: Secret | None = None) -> StateStore:
         place = redis_place(url, password) if is_redis(url) else sqlite_path(url)
     except ValueError as fault:
         raise StoreUnavailable(f"state: {fault}") from None
-    return await RedisStore.open(place) if isinstance(place, RedisPlace) else await SqliteStore.open(place)
+    if not isinstance(place, RedisPlace):
+        return await SqliteStore.open(place)
+    from gateway.stores.redis import RedisStore  # noqa: PLC0415 - who has no Redis need not wait for its client
+
+    return await RedisStore.open(place)

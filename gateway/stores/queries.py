@@ -8,11 +8,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from gateway.stores.interfaces import Versions
 
 T = TypeVar("T")
+
+_COUNTERS = frozenset(field.name for field in fields(Versions))
 
 
 def in_transaction(db: sqlite3.Connection, kind: str, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -42,8 +45,9 @@ def rows(db: sqlite3.Connection, sql: str, *values: object) -> list[tuple[Any, .
 
 
 def versions(db: sqlite3.Connection) -> Versions:
-    """Both counters."""
-    return Versions(**dict(rows(db, "SELECT name, value FROM counters")))
+    """All counters. One that a newer gateway has put into the file meanwhile is let go."""
+    found = rows(db, "SELECT name, value FROM counters")
+    return Versions(**{name: value for name, value in found if name in _COUNTERS})
 
 
 def count(db: sqlite3.Connection, name: str) -> int:

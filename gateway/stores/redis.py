@@ -5,8 +5,8 @@ announced on a channel, which other instances hear within milliseconds; announce
 instances poll stay the truth.
 
 What Redis itself must be told (``redis_scripts`` lists the keys): ``maxmemory-policy noeviction`` and persistence
-(``appendonly yes``), or it may lose keys and aliases; a user of its own for the gateway, which then cannot shorten the
-audit trail (scripts run with the rights of their caller):
+(``appendonly yes``), or it may lose keys, aliases and drains; a user of its own for the gateway, which then cannot
+shorten the audit trail (scripts run with the rights of their caller):
 
     ACL SETUSER gateway on >PASSWORD ~{gw}:* &{gw}:changed -@all +select +evalsha +eval +exists +type +hget +hmget \\
         +hgetall +hvals +hset +hsetnx +hdel +xadd +xrange +publish +subscribe +unsubscribe
@@ -21,17 +21,21 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from random import Random, SystemRandom
-from typing import Self
+from types import MappingProxyType
+from typing import Self, TypeVar
 
-from gateway.model import AliasTable, Instance, Revision, Target
+from gateway.model import AliasTable, EngineOrder, EngineOrders, Instance, Revision, Target
 from gateway.redislink import BULK_TIMEOUT, LinkFault, RedisLink
 from gateway.stateurl import RedisPlace
-from gateway.stores import redis_aliases, redis_instances, redis_keys
+from gateway.stores import redis_aliases, redis_engines, redis_instances, redis_keys
+from gateway.stores.engine_standing import Decide
 from gateway.stores.interfaces import AuditEntry, FoundKey, KeyRecord, KeySecret, Versions
 from gateway.stores.redis_records import line_of
 from gateway.stores.redis_scripts import AUDIT, CHANGED, MARKS, Command
 from gateway.stores.redis_state import Planned, RedisState
 from gateway.stores.trail import Change
+
+T = TypeVar("T")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
@@ -80,7 +84,7 @@ class RedisStore:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def versions(self) -> Versions:
-        """Both counters, cheaply."""
+        """All counters, cheaply."""
         head, _ = await self._state.read()
         return head.versions
 
@@ -161,6 +165,27 @@ class RedisStore:
         """All revisions, oldest first. Raises ``NotFound``."""
         return await redis_aliases.history(self._state, alias)
 
+    async def engine_orders(self) -> EngineOrders:
+        """All orders about engines and their generation, of one moment."""
+        return await redis_engines.engine_orders(self._state)
+
+    async def add_engine(
+        self, url: str, *, labels: Mapping[str, str], author: str, at: float, note: str = ""
+    ) -> EngineOrder:
+        """Make an engine part of the fleet; ``Conflict`` as the interface says."""
+        wanted = EngineOrder(url, added=True, labels=MappingProxyType(dict(labels)), author=author, at=at, note=note)
+        return await self._order(url, lambda now: now.added(wanted))
+
+    async def remove_engine(self, url: str, *, author: str, at: float, note: str = "") -> EngineOrder:
+        """Take back that an engine was added, and a drain with it. Raises ``NotFound``."""
+        return await self._order(url, lambda now: now.removed(author=author, at=at, note=note))
+
+    async def drain_engine(
+        self, url: str, *, draining: bool, author: str, at: float, note: str = ""
+    ) -> tuple[EngineOrder, bool]:
+        """Drain an engine or lift its drain; ``Conflict`` as the interface says."""
+        return await self._order(url, lambda now: now.drained(draining=draining, author=author, at=at, note=note))
+
     async def beat(self, instance: Instance) -> None:
         """Register an instance, or tell that it still lives."""
         await redis_instances.beat(self._state, instance)
@@ -203,6 +228,9 @@ class RedisStore:
             await self._state.run(Command("HSETNX", MARKS, (version, mark.hex())))
             kept = await self._mark(version)
         return kept or mark
+
+    async def _order(self, url: str, decide: Decide[T]) -> T:
+        return await self._state.write(lambda: redis_engines.plan_change(self._state, url, decide))
 
     async def _mark(self, version: int) -> bytes | None:
         _, (text,) = await self._state.read(Command("HGET", MARKS, (version,)))

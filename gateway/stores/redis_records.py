@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from types import MappingProxyType
 from typing import Any
 
 import orjson
 
-from gateway.model import Instance, Limits, Revision, Target
+from gateway.model import EngineOrder, Instance, Limits, Revision, Target
 from gateway.stores.interfaces import AuditEntry, FoundKey, KeyRecord, KeySecret
 from gateway.stores.standing import Deletion
 
@@ -117,6 +118,25 @@ def deletion_text(deletion: Deletion) -> bytes:
 def deletion_of(text: bytes) -> Deletion:
     """A deletion from JSON."""
     return Deletion(*orjson.loads(text))
+
+
+def order_text(order: EngineOrder) -> bytes:
+    """An order about an engine as JSON."""
+    values = {field.name: getattr(order, field.name) for field in fields(order)}
+    return orjson.dumps({**values, "labels": dict(order.labels)})
+
+
+def order_of(values: dict[str, Any]) -> EngineOrder:
+    """An order from parsed JSON."""
+    return EngineOrder(
+        url=values["url"],
+        added=values["added"],
+        draining=values["draining"],
+        labels=MappingProxyType(dict(values["labels"])),
+        author=values["author"],
+        at=values["at"],
+        note=values["note"],
+    )
 
 
 def instance_text(instance: Instance) -> bytes:

@@ -1,6 +1,6 @@
 """The keys of the Redis store and the four scripts that are all it runs there.
 
-    {gw}:head      hash    schema, store (a random name), the two counters, number and seal of the newest audit line
+    {gw}:head      hash    schema, store (a random name), the counters, number and seal of the newest audit line
     {gw}:keys      hash    id -> key as JSON, with the keyed hashes of its secrets
     {gw}:secrets   hash    keyed hash of a secret -> JSON text of its key's id
     {gw}:names     hash    name -> JSON list of the ids of the keys that ever had it
@@ -8,6 +8,7 @@
     {gw}:history:ALIAS     hash    number -> revision as JSON, also of a deleted alias
     {gw}:deletions hash    alias -> its last deletion as a JSON list
     {gw}:uses:ALIAS        hash    number -> Unix seconds when the revision last served
+    {gw}:engines   hash    URL -> the order about the engine there as JSON
     {gw}:instances hash    id -> what the instance said last, as JSON
     {gw}:audit     stream  the audit trail; the line's number is its id
     {gw}:marks     hash    version of the pepper -> its mark
@@ -25,8 +26,8 @@ from gateway.redislink import Script
 
 HEAD, KEYS, SECRETS, NAMES = "{gw}:head", "{gw}:keys", "{gw}:secrets", "{gw}:names"
 ALIASES, DELETIONS, AUDIT, MARKS = "{gw}:aliases", "{gw}:deletions", "{gw}:audit", "{gw}:marks"
-INSTANCES = "{gw}:instances"
-ALL = (HEAD, KEYS, SECRETS, NAMES, ALIASES, DELETIONS, AUDIT, MARKS, INSTANCES)
+ENGINES, INSTANCES = "{gw}:engines", "{gw}:instances"
+ALL = (HEAD, KEYS, SECRETS, NAMES, ALIASES, DELETIONS, AUDIT, MARKS, ENGINES, INSTANCES)
 CHANGED = "{gw}:changed"
 
 
@@ -68,7 +69,7 @@ if redis.call('EXISTS', KEYS[1]) == 0 then
   for i = 2, #KEYS do
     if redis.call('EXISTS', KEYS[i]) == 1 then return redis.error_reply('WRONGTYPE a key without a head') end
   end
-  local zeros = {'keys', 0, 'aliases', 0, 'number', 0}
+  local zeros = {'keys', 0, 'aliases', 0, 'fleet', 0, 'number', 0}
   redis.call('HSET', KEYS[1], 'schema', ARGV[1], 'store', ARGV[2], 'seal', ARGV[3], unpack(zeros))
 end
 local found = redis.call('HMGET', KEYS[1], 'schema', 'store')
@@ -83,7 +84,7 @@ READ = Script("""
 -- ARGV: packed commands that read. Gives the head and each reply, all of one moment. The values of a whole hash come as
 -- JSON lists of some hundred each: ten thousand replies would take the client a hundred times as long to read, and one
 -- list of all would hold up its other work while it is parsed.
-local replies = {redis.call('HMGET', KEYS[1], 'store', 'keys', 'aliases', 'number', 'seal')}
+local replies = {redis.call('HMGET', KEYS[1], 'store', 'keys', 'aliases', 'fleet', 'number', 'seal')}
 local at = 1
 while at <= #ARGV do
   local last = at + ARGV[at]

@@ -112,8 +112,10 @@ class RedisState:
             (store, *counts, seal), *replies = answer
             if store is None or store.decode() != self._store:
                 raise self._unavailable(_REPLACED)
-            key_writes, alias_writes, number = map(int, counts)
-            return Head(Versions(key_writes, alias_writes), number, bytes.fromhex(seal.decode())), replies
+            # No store of an older gateway has a counter of the fleet: it begins with the first order.
+            key_writes, alias_writes, fleet, number = counts
+            versions = Versions(int(key_writes), int(alias_writes), 0 if fleet is None else int(fleet))
+            return Head(versions, int(number), bytes.fromhex(seal.decode())), replies
 
     async def write(self, plan: Callable[[], Awaitable[Planned[T]]]) -> T:
         """Plan and commit until no other writer comes between, at most ``_WRITE_DEADLINE`` seconds."""

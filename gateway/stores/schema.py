@@ -208,8 +208,24 @@ _INSTANCES: tuple[Part, ...] = (
     """,
 )
 
+_ORDERS_ABOUT_ENGINES: tuple[Part, ...] = (
+    """
+    CREATE TABLE engine_orders (
+        url      TEXT PRIMARY KEY,
+        added    INTEGER NOT NULL,
+        draining INTEGER NOT NULL,
+        labels   TEXT NOT NULL,
+        author   TEXT NOT NULL,
+        at       REAL NOT NULL,
+        note     TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+    "INSERT INTO counters (name, value) VALUES ('fleet', 0)",
+)
+
 MIGRATIONS: tuple[tuple[Part, ...], ...] = (
     _FIRST,
     (*_SEVERAL_SECRETS, *_CHAINED_AUDIT),
     (*_ALIASES_WITH_A_HISTORY, *_INSTANCES),
+    _ORDERS_ABOUT_ENGINES,
 )

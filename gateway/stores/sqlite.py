@@ -17,8 +17,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self, TypeVar
 
-from gateway.model import AliasTable, Instance, Revision, Target
-from gateway.stores import alias_queries, audit_queries, instance_queries, key_queries, queries
+from gateway.model import AliasTable, EngineOrder, EngineOrders, Instance, Revision, Target
+from gateway.stores import alias_queries, audit_queries, engine_queries, instance_queries, key_queries, queries
+from gateway.stores.engine_standing import Decide
 from gateway.stores.interfaces import AuditEntry, FoundKey, KeyRecord, KeySecret, StoreUnavailable, Versions
 from gateway.stores.schema import APPLICATION_ID, MIGRATIONS
 from gateway.stores.trail import Change
@@ -77,7 +78,7 @@ class SqliteStore:
             self._worker.shutdown(wait=False)
 
     async def versions(self) -> Versions:
-        """Both counters, cheaply."""
+        """All counters, cheaply."""
         return await self._run(queries.versions)
 
     async def add_key(self, digest: bytes, record: KeyRecord, *, author: str) -> None:
@@ -153,6 +154,27 @@ class SqliteStore:
         """All revisions, oldest first. Raises ``NotFound``."""
         return await self._run(lambda db: alias_queries.history(db, alias))
 
+    async def engine_orders(self) -> EngineOrders:
+        """All orders about engines and their generation, read in one transaction."""
+        return await self._run(engine_queries.engine_orders)
+
+    async def add_engine(
+        self, url: str, *, labels: Mapping[str, str], author: str, at: float, note: str = ""
+    ) -> EngineOrder:
+        """Make an engine part of the fleet; ``Conflict`` as the interface says."""
+        wanted = EngineOrder(url, added=True, labels=MappingProxyType(dict(labels)), author=author, at=at, note=note)
+        return await self._order(url, lambda now: now.added(wanted))
+
+    async def remove_engine(self, url: str, *, author: str, at: float, note: str = "") -> EngineOrder:
+        """Take back that an engine was added, and a drain with it. Raises ``NotFound``."""
+        return await self._order(url, lambda now: now.removed(author=author, at=at, note=note))
+
+    async def drain_engine(
+        self, url: str, *, draining: bool, author: str, at: float, note: str = ""
+    ) -> tuple[EngineOrder, bool]:
+        """Drain an engine or lift its drain; ``Conflict`` as the interface says."""
+        return await self._order(url, lambda now: now.drained(draining=draining, author=author, at=at, note=note))
+
     async def beat(self, instance: Instance) -> None:
         """Register an instance, or tell that it still lives."""
         await self._write(lambda db: instance_queries.beat(db, instance))
@@ -184,6 +206,9 @@ class SqliteStore:
         if kept is not None:
             return kept
         return await self._write(lambda db: audit_queries.keep_mark(db, version, mark))
+
+    async def _order(self, url: str, decide: Decide[T]) -> T:
+        return await self._write(lambda db: engine_queries.change(db, url, decide))
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         return await self._run(lambda db: queries.in_transaction(db, "IMMEDIATE", work))

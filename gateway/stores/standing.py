@@ -50,18 +50,19 @@ class Standing(NamedTuple):
         if self.current is not None:
             now = self.current
             aims = _aims(now.targets)
-            return f"{self.alias} is at revision {now.number} ({aims}, set by {now.author} at {_utc(now.created_at)})"
+            return f"{self.alias} is at revision {now.number} ({aims}, set by {now.author} at {utc(now.created_at)})"
         if self.deletion is not None:
             number, at, author = self.deletion
-            return f"{self.alias} was deleted at revision {number} (by {author} at {_utc(at)})"
+            return f"{self.alias} was deleted at revision {number} (by {author} at {utc(at)})"
         return f"{self.alias} does not exist"
+
+
+def utc(at: float) -> str:
+    """Unix seconds as a refusal tells them."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _aims(targets: tuple[Target, ...]) -> str:
     if len(targets) == 1:
         return targets[0].model
     return ", ".join(f"{target.model} ({target.weight})" for target in targets)
-
-
-def _utc(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import NamedTuple
 
-from gateway.model import Revision
+from gateway.model import EngineOrder, Revision
 from gateway.stores.interfaces import KeyRecord, KeySecret
 
 
@@ -78,6 +78,22 @@ def alias_deleted(last: Revision, at: float, author: str, note: str) -> Change:
     """An alias taken out of the table; ``last`` is the revision that was current."""
     detail = {"revision": last.number, "targets": _targets(last), "note": note}
     return Change(at, author, "alias.delete", last.alias, detail)
+
+
+def engine_added(order: EngineOrder) -> Change:
+    """An engine made part of the fleet by this order."""
+    return Change(order.at, order.author, "fleet.add", order.url, {"labels": dict(order.labels), "note": order.note})
+
+
+def engine_removed(last: EngineOrder, at: float, author: str, note: str) -> Change:
+    """The end of an order that added an engine; ``last`` is how it stood, a drain included."""
+    return Change(at, author, "fleet.remove", last.url, {"labels": dict(last.labels), "note": note})
+
+
+def engine_drained(order: EngineOrder) -> Change:
+    """A drain that begins or is lifted: ``order`` says which."""
+    verb = "fleet.drain" if order.draining else "fleet.undrain"
+    return Change(order.at, order.author, verb, order.url, {"note": order.note})
 
 
 def _alias_verb(made: Revision, before: Revision | None) -> str:

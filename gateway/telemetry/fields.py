@@ -6,9 +6,9 @@ rest are numbers and ids that the gateway made.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 from gateway.telemetry.trace import Trace
@@ -38,12 +38,17 @@ FIELDS: tuple[Field, ...] = (
     Field("revision", _COUNT, "revision of the alias that served the request", "number"),
     Field("track", str, "stable, or canary for the new model of a trial", "few"),
     Field("model", _NAME, "served model that the revision named", "few"),
-    Field("replica", _COUNT, "index of the replica tried last, in the order of the configuration", "number"),
+    Field("replica", _NAME, "replica tried last, by its host and port", "few"),
     Field("attempts", int, "replicas tried", "number"),
     Field("stream", bool, "whether the client asked for a stream", "few"),
     Field("status", int, "HTTP status sent, 499 when the client left first", "few"),
     Field("error", _NAME, "error code, from errors.CODES", "few"),
-    Field("reason", _NAME, "how an engine failed: connect, busy, reset, protocol, timeout, refused", "few"),
+    Field(
+        "reason",
+        _NAME,
+        "how an engine failed: connect, busy, reset, protocol, timeout, hung, refused, closing, dead",
+        "few",
+    ),
     Field("finish", _NAME, "why the engine ended, from a closed set, else other", "few"),
     Field("prompt_tokens", _COUNT, "prompt tokens as the engine counted them", "number"),
     Field("cached_tokens", _COUNT, "those of them that came from its prefix cache", "number"),
@@ -57,10 +62,10 @@ FIELDS: tuple[Field, ...] = (
     Field("duration_ms", float, "from arrival to the end", "number"),
 )
 
-_NAMES = tuple(field.name for field in FIELDS)
-_values: Callable[[Trace], tuple[Any, ...]] = attrgetter(*_NAMES)
+_BLANK: Mapping[str, Any] = MappingProxyType({field.name: getattr(Trace, field.name, None) for field in FIELDS})
 
 
 def record_of(trace: Trace) -> dict[str, Any]:
     """The record of a request: every registered field, and nothing else."""
-    return dict(zip(_NAMES, _values(trace), strict=True))
+    record = {**_BLANK, **trace.__dict__}
+    return record if len(record) == len(_BLANK) else {name: record[name] for name in _BLANK}

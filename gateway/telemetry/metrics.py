@@ -73,6 +73,11 @@ class Metrics:
         self.retries = Counter(
             "gateway_retries", "Requests sent to another replica, by how the first failed", ("reason",)
         )
+        self.transitions = Counter(
+            "gateway_replica_transitions",
+            "Steps in the lives of replicas, by what was learned and where it led",
+            ("sign", "state"),
+        )
         self.revisions = RevisionStats(FIRST_TOKEN, PER_TOKEN)
         self._gauges: list[tuple[str, str, tuple[str, ...], GaugeReader]] = []
         self._registry = CollectorRegistry()
@@ -108,7 +113,7 @@ class Metrics:
     def collect(self) -> Iterable[Metric]:
         """All families, for the library's registry."""
         families = (self.duration, self.first_token, self.per_token, self.tokens, self.overhead)
-        for family in (*families, self.requests, self.refusals, self.token_refusals, self.retries):
+        for family in (*families, self.requests, self.refusals, self.token_refusals, self.retries, self.transitions):
             yield from family.collect()
         yield from self.revisions.collect()
         for name, meaning, labels, read in self._gauges:

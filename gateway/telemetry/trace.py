@@ -12,16 +12,31 @@ FINISH_REASONS = frozenset(
 )  # fmt: skip
 
 
-class Trace:
-    """What is learned of one request while it passes. The attributes named in ``fields.FIELDS`` make its record.
+class Measures:
+    """What is measured of one request and does not stand in its record as it is.
 
-    The others are points of ``time.perf_counter``, in seconds: when it arrived, when it was sent to an engine, when the
-    engine's answer (a stream's first event) was there, when the last event came, when it ended. ``waited`` is for how
-    many seconds there was nothing to do but wait: for the body, and for each engine tried. ``overhead`` is seconds;
-    ``usage`` and ``finish`` are as the engine said, until ``conclude``; ``first_bytes`` is the size of a stream's first
-    event.
+    Points of ``time.perf_counter``, in seconds: when it arrived, when it was sent to an engine, when the engine's
+    answer (a stream's first event) was there, when the last event came, when it ended. ``waited`` is for how many
+    seconds there was nothing to do but wait: for the body, and for each engine tried. ``overhead`` is seconds;
+    ``usage`` is as the engine said; ``first_bytes`` is the size of a stream's first event.
+    """
 
-    Defaults live on the class: setting thirty attributes that most requests leave alone would cost each a microsecond.
+    __slots__ = ("answered", "arrived", "ended", "first_bytes", "last_event", "overhead", "sent", "usage", "waited")
+
+    def __init__(self, arrived: float) -> None:
+        self.arrived = arrived
+        self.sent = self.answered = self.last_event = self.ended = self.waited = 0.0
+        self.first_bytes = 0
+        self.usage: Usage | None = None
+        self.overhead: float | None = None
+
+
+class Trace(Measures):
+    """What is learned of one request while it passes. Its own attributes, those in ``fields.FIELDS``, make its record;
+    ``finish`` is as the engine said, until ``conclude``.
+
+    Defaults live on the class: setting thirty attributes that most requests leave alone would cost each a microsecond,
+    and what was set is the part of the record that is not the same for all (``__dict__``).
     """
 
     endpoint: str = Endpoint.OTHER.value
@@ -31,7 +46,7 @@ class Trace:
     revision: int | None = None
     track: str = "stable"
     model: str | None = None
-    replica: int | None = None
+    replica: str | None = None
     attempts: int = 0
     stream: bool = False
     status: int = 0
@@ -43,24 +58,16 @@ class Trace:
     completion_tokens: int | None = None
     request_bytes: int = 0
     response_bytes: int = 0
-    first_bytes: int = 0
     events: int | None = None
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     overhead_ms: float | None = None
     duration_ms: float = 0.0
-    usage: Usage | None = None
-    overhead: float | None = None
-    waited: float = 0.0
-    sent: float = 0.0
-    answered: float = 0.0
-    last_event: float = 0.0
-    ended: float = 0.0
 
     def __init__(self, request_id: str, time: float, arrived: float) -> None:
+        super().__init__(arrived)
         self.request_id = request_id
         self.time = time
-        self.arrived = arrived
 
 
 def overhead(trace: Trace, now: float) -> float:

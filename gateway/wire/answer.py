@@ -94,7 +94,10 @@ class Answer:
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header, by its lower-case name."""
-        return next((value for key, value in self.headers if key == name), None)
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
 
     async def read(self, limit: int) -> bytes:
         """The whole body. Raises ``EngineFailure``; a body over ``limit`` bytes is an ``EngineProtocolError``."""

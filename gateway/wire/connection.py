@@ -24,6 +24,7 @@ from gateway.errors import Refusal
 from gateway.wire.deadline import NEVER
 from gateway.wire.inbound import UNREAD_WINDOW, Inbound, InboundContext
 from gateway.wire.kept import Kept
+from gateway.wire.worker import Worker
 
 _STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
 _PIECE = 16 * 1024  # how far the framing of a chunked body may run ahead of its bounds
@@ -46,7 +47,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._exchange: Inbound | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._worker = Worker(context)
         self._head_done = False
         self._raw_bytes = 0
         self._surplus_bytes = 0
@@ -86,8 +87,8 @@ class Connection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         if exchange is not None and not exchange.finished:
             exchange.lose()
-            if self._task is not None:
-                self._task.cancel()
+            self._worker.cancel()
+        self._worker.end()
 
     def eof_received(self) -> bool:
         """The client sent its FIN; a half-closed client counts as gone, as it does for vLLM (captured, 0.32.0).
@@ -200,7 +201,7 @@ class Connection(asyncio.Protocol):
             exchange.familiar = self._kept.value
         self._body_started = self.context.loop.time()
         self.deadline = self._body_started + self._limits.body_timeout
-        self._task = self.context.loop.create_task(self._handle(exchange))
+        self._worker.take(exchange)
 
     def on_body(self, data: bytes) -> None:
         """Some of the body."""
@@ -217,17 +218,7 @@ class Connection(asyncio.Protocol):
                 self._close_after = True
             exchange.end_body()
 
-    # --- running the handler
-
-    async def _handle(self, exchange: Inbound) -> None:
-        try:
-            await self.context.handler(exchange)
-        except Exception as error:  # noqa: BLE001 - the loop's own report of it would print what the message quotes
-            self.context.on_crash(error)
-        finally:
-            self._task = None
-            if not exchange.finished and not exchange.gone:
-                self.abort()
+    # --- the server stops
 
     def close_if_idle(self) -> None:
         """Close the connection unless a request has begun on it."""
@@ -236,9 +227,7 @@ class Connection(asyncio.Protocol):
 
     def cancel(self) -> None:
         """End what is being handled, or received: the server stops."""
-        if self._task is not None:
-            self._task.cancel()
-        else:
+        if not self._worker.cancel():
             self._transport.close()
 
     # --- deadlines and backpressure
@@ -385,7 +374,7 @@ class Connection(asyncio.Protocol):
             exchange = self._exchange = Inbound(self, time.perf_counter())
         if exchange.complete:
             return  # the bytes behind a complete request are at fault, not the request
-        if self._task is not None:
+        if self._worker.has(exchange):
             self._pause()
             exchange.fail_body(error)
             return

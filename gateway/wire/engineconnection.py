@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -31,6 +32,10 @@ class Home(Protocol):
         """A connection is free again."""
         ...
 
+    def dropped(self, connection: EngineConnection) -> None:
+        """The engine closed a connection that was still good."""
+        ...
+
     def forget(self, connection: EngineConnection) -> None:
         """A connection is gone."""
         ...
@@ -47,7 +52,7 @@ class EngineConnection(asyncio.Protocol):
         self.limits = pool.limits
         self._idle = pool.limits.idle
         self._sweeper = pool.sweeper
-        self._heard = 0.0
+        self.heard = -math.inf  # when a byte of an answer's body last came, in the loop's seconds
         self.deadline = NEVER
         self._pool = pool
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
@@ -69,6 +74,8 @@ class EngineConnection(asyncio.Protocol):
         self._total_at = NEVER
         self._reusable = False
         self._paused = False
+        self._given_up: EngineFailure | None = None
+        self.once = False  # it serves one request alone
         self.lost = False
         self.virgin = True  # no byte of the current answer has come
 
@@ -80,7 +87,7 @@ class EngineConnection(asyncio.Protocol):
         ``total_at`` is when the whole answer must be there, in the loop's seconds.
         """
         if self.lost:
-            raise EngineReset
+            raise self._given_up or EngineReset()
         self.virgin = True
         self._headers = []
         self._body.clear()
@@ -106,7 +113,8 @@ class EngineConnection(asyncio.Protocol):
         self._answer = self._take = None
         self.deadline = NEVER
         # A request body still on its way means that the engine answered early and may not read the rest.
-        if clean and self._reusable and not self.lost and not self._transport.get_write_buffer_size():
+        used_up = self.lost or self.once or not self._reusable
+        if clean and not used_up and not self._transport.get_write_buffer_size():
             self._pool.give_back(self)
         else:
             self.abort()
@@ -117,6 +125,15 @@ class EngineConnection(asyncio.Protocol):
         self._pool.forget(self)
         if self._transport is not None:
             self._transport.abort()
+
+    def give_up(self, failure: Callable[[], EngineFailure]) -> None:
+        """End a request of whose answer no byte of the body has come; others, and idle connections, are left alone."""
+        if self._transport is None:
+            self._given_up = failure()  # raised as soon as the connection is there, if it comes to be
+            self.abort()
+        elif self._head is not None or (self._answer is not None and not self._answer.received and not self._ended):
+            self._fail(failure())
+            self.abort()
 
     def pause(self) -> None:
         """Stop reading; the clock for silence stops too. Idempotent."""
@@ -152,7 +169,7 @@ class EngineConnection(asyncio.Protocol):
         take = self._take
         if take is not None and take(data):
             self._bare_bytes = 0
-            self._heard = self._sweeper.now
+            self.heard = self._sweeper.now
             return
         self._take = None
         if self.lost or self._ended or self._answer is None:
@@ -222,8 +239,9 @@ class EngineConnection(asyncio.Protocol):
         if body:
             data = body[0] if len(body) == 1 else b"".join(body)
             body.clear()
+            self.heard = self.loop.time()
             if not self._ended and not self._paused:
-                silent = self.loop.time() + self._idle
+                silent = self.heard + self._idle
                 self.deadline = silent if silent < self._total_at else self._total_at
             if not answer.feed(data):
                 self.pause()
@@ -237,13 +255,15 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
+        if not self.lost:
+            self._pool.dropped(self)
         self.lost = True
         self._pool.forget(self)
         self._fail(EngineReset())
 
     def on_deadline(self, now: float) -> None:
         """A deadline passed, unless it is one of silence and something was heard; in the pool, its time is over."""
-        silent = min(self._heard + self._idle + self._sweeper.interval, self._total_at)
+        silent = min(self.heard + self._idle + self._sweeper.interval, self._total_at)
         if self._take is not None and not self._paused and silent > now:
             self.deadline = silent
             return

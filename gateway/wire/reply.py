@@ -7,13 +7,16 @@ only the kind of fault that it shows is used.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import orjson
 
-from gateway.errors import EngineFailure, EngineProtocolError, EngineRefused
+from gateway.errors import EngineBusy, EngineClosing, EngineDead, EngineFailure, EngineProtocolError, EngineRefused
 from gateway.model import Usage
 from gateway.wire.sse import error_status, read_usage, says_error, swap_model
+from gateway.wire.trouble import Trouble, trouble_in
 
 
 class Reply(NamedTuple):
@@ -74,25 +77,34 @@ _ANY = re.compile(rb"")
 _CALLERS_FAULT = frozenset({400, 413, 422})
 _REFUSED = "The model server does not accept this request."
 
+_FAILED = range(500, 600)
+
 # First match wins: (statuses, what the body shows, our code, message, whether another replica may do better).
 # 503 is vLLM's word for busy, 500 for failing or draining: a draining one answers every new request so (captured).
 _REFUSALS: tuple[tuple[frozenset[int] | range, re.Pattern[bytes], str, str | None, bool], ...] = (
     (frozenset({503}), _ANY, "no_ready_replica", None, True),
-    (frozenset({429}), _ANY, "queue_full", None, True),
-    (range(500, 600), _ANY, "engine_error", None, True),
+    (_FAILED, _ANY, "engine_error", None, True),
     (frozenset({404}), _MODEL_GONE, "no_ready_replica", None, True),
     (frozenset({404}), _ANY, "unsupported_endpoint", None, False),
     (_CALLERS_FAULT, _CONTEXT, "context_length_exceeded", None, False),
     (_CALLERS_FAULT, _ANY, "invalid_request", _REFUSED, False),
 )
+_TROUBLES: Mapping[Trouble, type[EngineBusy | EngineClosing | EngineDead]] = MappingProxyType(
+    {Trouble.BUSY: EngineBusy, Trouble.CLOSING: EngineClosing, Trouble.DEAD: EngineDead}
+)
 
 
-def refusal(status: int, body: bytes = b"") -> EngineFailure:
+def refusal(status: int, body: bytes = b"", trouble: Trouble | None = None) -> EngineFailure:
     """An engine's error answer as one of the gateway's, without a word of the engine's own.
 
-    What is not in the table, 401 and 403 at the engine's own door above all, is the gateway's fault: ``engine_error``.
+    ``trouble`` is what its error event said of the engine, where there is no body. What is not in the table, 401 and
+    403 at the engine's own door above all, is the gateway's fault: ``engine_error``.
     """
+    if status == 429:
+        return EngineBusy()
+    if status in _FAILED and (said := trouble or trouble_in(body)) is not None:
+        return _TROUBLES[said]()
     for statuses, shows, code, message, elsewhere in _REFUSALS:
         if status in statuses and shows.search(body):
-            return EngineRefused(code, message, elsewhere=elsewhere)
+            return EngineRefused(code, message, elsewhere=elsewhere, fault=status in _FAILED)
     return EngineRefused("engine_error")

@@ -25,6 +25,7 @@ import orjson
 
 from gateway.model import Dialect, Usage
 from gateway.wire.mould import Cast, framed_mould, mould
+from gateway.wire.trouble import Trouble, trouble_of
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 
@@ -40,12 +41,13 @@ _CARRIAGE = ord("\r")
 class StreamFault(Exception):
     """The engine's stream is malformed (``status`` is ``None``), or has said that it failed, with that status.
 
-    ``passed`` is what stood before the fault in the same read.
+    ``trouble`` is what it said of itself, ``passed`` what stood before the fault in the same read.
     """
 
-    def __init__(self, status: int | None = None) -> None:
+    def __init__(self, status: int | None = None, trouble: Trouble | None = None) -> None:
         super().__init__()
         self.status = status
+        self.trouble = trouble
         self.passed = b""
 
 
@@ -238,7 +240,7 @@ class SseScanner:
 
     def _judge_openai(self, chunk: dict[str, Any]) -> tuple[bool, dict[str, Any] | None]:
         if says_error(chunk):
-            raise StreamFault(error_status(chunk))
+            raise StreamFault(error_status(chunk), trouble_of(chunk))
         choices = chunk.get("choices")
         if isinstance(choices, list):
             for choice in choices:
@@ -260,7 +262,7 @@ class SseScanner:
     def _judge_responses(self, chunk: dict[str, Any]) -> tuple[bool, dict[str, Any] | None]:
         kind, response = chunk.get("type"), chunk.get("response")
         if kind in ("error", "response.failed") or says_error(chunk):
-            raise StreamFault(error_status(chunk))
+            raise StreamFault(error_status(chunk), trouble_of(chunk))
         if not isinstance(response, dict):
             return True, None
         if kind in ("response.completed", "response.incomplete"):
@@ -270,7 +272,7 @@ class SseScanner:
     def _judge_anthropic(self, chunk: dict[str, Any]) -> tuple[bool, dict[str, Any] | None]:
         kind, message, delta = chunk.get("type"), chunk.get("message"), chunk.get("delta")
         if kind == "error" or says_error(chunk):
-            raise StreamFault(error_status(chunk))
+            raise StreamFault(error_status(chunk), trouble_of(chunk))
         if kind == "message_start" and isinstance(message, dict):
             self._note_usage(message.get("usage"))
         elif kind == "message_delta" and isinstance(delta, dict) and isinstance(delta.get("stop_reason"), str):

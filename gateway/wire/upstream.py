@@ -15,8 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import ssl
+from collections.abc import Callable
+from typing import Any
 
-from gateway.errors import EngineBusy, EngineReset, EngineUnreachable
+from gateway.errors import EngineBusy, EngineFailure, EngineReset, EngineUnreachable
 from gateway.wire.answer import Answer, Sink, UpstreamLimits
 from gateway.wire.deadline import NEVER, Sweeper
 from gateway.wire.engineconnection import EngineConnection
@@ -25,7 +29,11 @@ __all__ = ["Answer", "Sink", "UpstreamLimits", "UpstreamPool"]
 
 
 class UpstreamPool:
-    """Connections to one replica. ``close`` is idempotent and cuts what is in flight."""
+    """Connections to one replica. ``close`` is idempotent and cuts what is in flight.
+
+    With ``tls``, the certificate has to be valid for ``server_name``, else for ``host``; the time to connect includes
+    the handshake. ``on_lost`` is called when the engine has closed a connection that waited for a request.
+    """
 
     def __init__(
         self,
@@ -34,14 +42,21 @@ class UpstreamPool:
         host: str,
         port: int,
         limits: UpstreamLimits,
+        *,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self.loop = loop
         self.limits = limits
         self.sweeper = sweeper
         self._host = host
         self._port = port
+        self._tls: dict[str, Any] = {} if tls is None else {"ssl": tls, "server_hostname": server_name or host}
         self._idle: list[EngineConnection] = []
         self._all: set[EngineConnection] = set()
+        self._on_lost = on_lost
+        self._heard = -math.inf
         self._closed = False
 
     def __repr__(self) -> str:
@@ -57,15 +72,27 @@ class UpstreamPool:
         """Connections that wait for a request."""
         return len(self._idle)
 
-    async def request(self, head: bytes, body: bytes, *, total: float | None = None) -> Answer:
+    def heard(self) -> float:
+        """When a byte of an answer's body last came on any connection, in the loop's seconds."""
+        return max([self._heard, *(connection.heard for connection in self._all)])
+
+    def give_up(self, failure: Callable[[], EngineFailure]) -> None:
+        """End what waits for a connection, or for the first byte of an answer's body; what has begun goes on.
+
+        Each ends with a failure of its own.
+        """
+        for connection in list(self._all):
+            connection.give_up(failure)
+
+    async def request(self, head: bytes, body: bytes, *, total: float | None = None, fresh: bool = False) -> Answer:
         """Send one request; returns with the answer's head. Raises ``EngineFailure``.
 
         ``head`` is the request line and headers with the empty line; ``total`` bounds the whole answer, in seconds.
         A connection from the pool that turns out to be closed, with no byte of an answer seen, is replaced by a fresh
-        one once.
+        one once. A ``fresh`` request gets a connection of its own, which serves no other.
         """
         total_at = NEVER if total is None else self.loop.time() + total
-        connection = self._take_idle()
+        connection = None if fresh else self._take_idle()
         if connection is not None:
             try:
                 return await connection.send(head, body, total_at)
@@ -73,6 +100,7 @@ class UpstreamPool:
                 if not connection.virgin:
                     raise
         connection = await self._connect()
+        connection.once = fresh
         return await connection.send(head, body, total_at)
 
     def _take_idle(self) -> EngineConnection | None:
@@ -91,11 +119,11 @@ class UpstreamPool:
         self._all.add(connection)
         try:
             async with asyncio.timeout(self.limits.connect):
-                await self.loop.create_connection(lambda: connection, self._host, self._port)
-        except (OSError, TimeoutError) as error:
+                await self.loop.create_connection(lambda: connection, self._host, self._port, **self._tls)
+        except (OSError, UnicodeError) as error:  # of a handshake that fails, too; a name that can be none
             connection.abort()
-            raise EngineUnreachable from error
-        except asyncio.CancelledError:
+            raise EngineUnreachable(slow=isinstance(error, TimeoutError)) from error
+        except BaseException:
             connection.abort()
             raise
         return connection
@@ -112,8 +140,14 @@ class UpstreamPool:
         connection.deadline = self.loop.time() + self.limits.keep_alive
         self._idle.append(connection)
 
+    def dropped(self, connection: EngineConnection) -> None:
+        """The engine closed a connection that was still good."""
+        if connection in self._idle:
+            self._on_lost()
+
     def forget(self, connection: EngineConnection) -> None:
         """A connection is gone."""
+        self._heard = max(self._heard, connection.heard)
         self._all.discard(connection)
         self.sweeper.discard(connection)
         with contextlib.suppress(ValueError):

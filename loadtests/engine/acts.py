@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -61,6 +62,17 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """After each `every` seconds a look: `then` once `good` says yes, `otherwise` after `times` looks without."""
+
+    every: float
+    times: int
+    good: Callable[[], bool]
+    then: Reply
+    otherwise: Reply
+
+
+@dataclass(frozen=True, slots=True)
 class KeepAlive:
     """From now on a comment event after each so many seconds without an event."""
 
@@ -82,4 +94,4 @@ class Reset:
     """Close the connection with a TCP reset (RST); what the client has not read may be lost to it."""
 
 
-Act = Reply | Head | Event | End | Raw | Wait | KeepAlive | Hang | Close | Reset
+Act = Reply | Head | Event | End | Raw | Wait | Look | KeepAlive | Hang | Close | Reset

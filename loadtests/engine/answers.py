@@ -30,8 +30,12 @@ class Stamp:
 
 
 class Renderer(Protocol):
-    """Turns tokens into bytes. `cached_tokens` and `created_cache_tokens` are set by the caller before the end."""
+    """Turns tokens into bytes. `cached_tokens` and `created_cache_tokens` are set by the caller before the end.
 
+    A caller whose sequences end early puts a shorter plan in the place of `plan`.
+    """
+
+    plan: Plan
     cached_tokens: int
     created_cache_tokens: int
 

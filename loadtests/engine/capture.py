@@ -13,7 +13,9 @@ _MASKS = (
     (re.compile(rb"date: [^\r\n]*"), b"date: -"),
     (re.compile(rb"x-request-id: [0-9a-f]{32}\r"), b"x-request-id: -\r"),
     (re.compile(rb'"(created|created_at)":\d+'), rb'"\1":0'),
+    (re.compile(rb'"(msg_)?[0-9a-f]{32}"'), rb'"\1ID"'),
     (re.compile(rb"(chatcmpl-tool-|chatcmpl-|cmpl-|resp_|msg_|modelperm-)[0-9a-f]{16}"), rb"\1ID"),
+    (re.compile(rb"\[\d\d:\d\d:\d\d\]"), b"[TIME]"),
     (re.compile(rb"vllm-0\.32\.0-[0-9a-f]{8}"), b"FINGERPRINT"),
 )
 

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from loadtests.engine.acts import Act, Close, End, Event, Hang, Head, KeepAlive, Raw, Reply, Reset, Wait
+from loadtests.engine.acts import Act, Close, End, Event, Hang, Head, KeepAlive, Look, Raw, Reply, Reset, Wait
 from loadtests.engine.fault_machines import Machine, run_machines
 
 RUNNING, FINISHED, ABORTED = "running", "finished", "aborted"
@@ -35,6 +35,18 @@ class ReceivedRequest:
             if key == name:
                 return value
         return None
+
+
+class HeaderLines(NamedTuple):
+    """The two headers that uvicorn's two HTTP layers write in different case and order."""
+
+    chunked: bytes
+    close: bytes
+    chunked_first: bool
+
+
+HTTPTOOLS_LINES = HeaderLines(b"transfer-encoding: chunked\r\n", b"connection: close\r\n", chunked_first=False)
+H11_LINES = HeaderLines(b"Transfer-Encoding: chunked\r\n", b"Connection: close\r\n", chunked_first=True)
 
 
 class Wire(Protocol):
@@ -70,8 +82,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_blocked", "_ended", "_keep_alive_every", "_keep_alive_timer", "_machines", "_on_end", "_paused", "_pending",
-        "_persistent", "_request_id", "_timer", "_wire", "on_gone", "request", "sent", "status",
+        "_blocked", "_ended", "_keep_alive_every", "_keep_alive_timer", "_lines", "_machines", "_on_end", "_paused",
+        "_pending", "_persistent", "_request_id", "_timer", "_wire", "on_gone", "request", "sent", "status",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +95,7 @@ class Exchange:
         persistent: bool,
         request_id: bytes | None,
         on_end: Callable[[Exchange], None],
+        lines: HeaderLines = HTTPTOOLS_LINES,
     ) -> None:
         self.request = request
         self.on_gone: Callable[[], None] | None = None
@@ -93,6 +106,7 @@ class Exchange:
         self._persistent = persistent
         self._request_id = request_id
         self._on_end = on_end
+        self._lines = lines
         self._pending: deque[Act] = deque()
         self._blocked = self._paused = self._ended = False
         self._timer: asyncio.TimerHandle | None = None
@@ -169,9 +183,8 @@ class Exchange:
                 self._finish()
             case Raw(data):
                 self._write(data)
-            case Wait(seconds):
-                self._blocked = True
-                self._timer = asyncio.get_running_loop().call_later(seconds, self._unblock)
+            case Wait() | Look():
+                self._hold(act)
             case KeepAlive(seconds):
                 self._keep_alive_every = seconds
                 self._rearm_keep_alive()
@@ -191,6 +204,25 @@ class Exchange:
         self._timer = None
         self._blocked = False
         self._work_off()
+
+    def _hold(self, act: Wait | Look) -> None:
+        self._blocked = True
+        if isinstance(act, Look):
+            self._look_later(act, act.times)
+        else:
+            self._timer = asyncio.get_running_loop().call_later(act.seconds, self._unblock)
+
+    def _look_later(self, look: Look, left: int) -> None:
+        self._timer = asyncio.get_running_loop().call_later(look.every, self._look, look, left - 1)
+
+    def _look(self, look: Look, left: int) -> None:
+        self._timer = None
+        good = look.good()
+        if good or not left:
+            self._pending.appendleft(look.then if good else look.otherwise)
+            self._unblock()
+        else:
+            self._look_later(look, left)
 
     def _finish(self) -> None:
         self.request.state = FINISHED
@@ -243,7 +275,9 @@ class Exchange:
             kind,
             _lines(reply.late),
             self._common(reply.cors),
-            b"transfer-encoding: chunked\r\n\r\n" if reply.chunked_too else b"\r\n",
+            self._close_line(),
+            self._lines.chunked if reply.chunked_too else b"",
+            b"\r\n",
             b"" if self.request.method == "HEAD" else reply.body[: reply.cut],
         ))  # fmt: skip
 
@@ -256,12 +290,18 @@ class Exchange:
             length,
             b"content-type: %s\r\n" % head.content_type,
             self._common(True),
+            b"" if self._lines.chunked_first else self._close_line(),
             _lines(head.extra),
-            b"transfer-encoding: chunked\r\n\r\n",
+            self._lines.chunked,
+            self._close_line() if self._lines.chunked_first else b"",
+            b"\r\n",
         ))  # fmt: skip
 
     def _common(self, cors: bool) -> bytes:
         vary = b"vary: Origin\r\n" if cors else b""
         if self._request_id is not None and cors:
             vary += b"x-request-id: %s\r\n" % self._request_id
-        return vary if self._persistent else vary + b"connection: close\r\n"
+        return vary
+
+    def _close_line(self) -> bytes:
+        return b"" if self._persistent else self._lines.close

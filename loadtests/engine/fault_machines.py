@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from loadtests.engine.acts import Act, Close, End, Event, Head, KeepAlive, Raw, Reply, Wait
-from loadtests.engine.refusal import Refusal, engine_died, error_body, error_event, shutting_down
+from loadtests.engine.refusal import ErrorForms, Refusal, engine_died, shutting_down
 
 Params = Mapping[str, Any]
+FORMS = "error forms"
+"""The parameter that says how the server writes errors; the set of faults adds it."""
 Machine = Callable[[Act], Iterable[Act]]
 DONE = b"data: [DONE]\n\n"
 _Instead = Callable[[Event], Iterable[Act]]
@@ -138,9 +140,10 @@ def huge_line(params: Params) -> Machine:
 
 
 def error_event_at(params: Params) -> Machine:
+    forms: ErrorForms = params[FORMS]
     broken = engine_died()
-    instead = (Event(error_event(broken)), Event(DONE), End())
-    whole = (Reply(500, error_body(broken)),)
+    instead = (Event(forms.event(broken)), Event(DONE), End())
+    whole = (Reply(500, forms.body(broken)),)
     return After(int(params["after_events"]), lambda _: instead, lambda _: whole, final=True)
 
 
@@ -194,7 +197,8 @@ def _odd_cut(data: bytes, start: int, size: int) -> int:
 def status(params: Params) -> Machine:
     refusal = Refusal(int(params["status"]), str(params["message"]), str(params["type"]))
     headers = tuple((str(name).encode(), str(value).encode()) for name, value in dict(params["headers"]).items())
-    return in_place((Reply(refusal.status, error_body(refusal), extra=headers),))
+    forms: ErrorForms = params[FORMS]
+    return in_place((Reply(refusal.status, forms.body(refusal), extra=headers),))
 
 
 def wrong_model(params: Params) -> Machine:
@@ -247,8 +251,9 @@ def keepalive(params: Params) -> Machine:
     return lambda act: (act, KeepAlive(seconds)) if isinstance(act, Head) else (act,)
 
 
-def draining(_: Params) -> Machine:
-    return in_place((Reply(500, error_body(shutting_down()), cors=False),))
+def draining(params: Params) -> Machine:
+    forms: ErrorForms = params[FORMS]
+    return in_place((Reply(500, forms.body(shutting_down()), cors=False),))
 
 
 def run_machines(machines: list[Machine], act: Act) -> list[Act]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from loadtests.engine.acts import Close, Event, Hang, Head, Raw, Reply, Reset, Wait
 from loadtests.engine.fault_machines import (
+    FORMS,
     Machine,
     Params,
     before,
@@ -38,6 +39,7 @@ from loadtests.engine.fault_machines import (
     truncated,
     wrong_model,
 )
+from loadtests.engine.refusal import VLLM_FORMS, ErrorForms
 
 GENERATION, HEALTH, METRICS, ENGINE, LISTENER = "generation", "health", "metrics", "engine", "listener"
 HEALTH_PATHS = frozenset({"/health", "/ping"})
@@ -197,6 +199,21 @@ FAULTS: Mapping[str, Fault] = {
         ENGINE, "the engine process is frozen: heads come, no token, gauges frozen, /health 200 (SIGSTOP, captured)"
     ),
     "paused": Fault(ENGINE, "vLLM's /pause: requests are accepted and hang, gauges say 0 (captured)"),
+    "asleep": Fault(
+        ENGINE,
+        "vLLM's /sleep at `level`: what runs ends with `abort`, new requests hang, gauges say 0; clearing wakes it",
+        defaults={"level": 1},
+    ),
+    "slow_death": Fault(
+        ENGINE,
+        "each finished request makes steps `factor` times as long, up to `cap` times",
+        defaults={"factor": 1.5, "cap": 100.0},
+    ),
+    "flapping": Fault(
+        LISTENER,
+        "the listener is closed for `down` seconds, then open for `up`, and so on; open connections stay",
+        defaults={"down": 0.5, "up": 0.5},
+    ),
 }
 
 _SCOPED_PATHS = {HEALTH: HEALTH_PATHS, METRICS: METRICS_PATHS}
@@ -221,9 +238,10 @@ class ActiveFault:
 
 
 class FaultSet:
-    """The faults that are on now. `changed` is called after each change with the name (None: all were cleared)."""
+    """The faults that are on now. `changed` is called after each change; `forms` writes the errors of a fault."""
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], forms: ErrorForms = VLLM_FORMS) -> None:
+        self._forms = forms
         self._active: dict[str, ActiveFault] = {}
         self._changed = changed
 
@@ -253,6 +271,11 @@ class FaultSet:
     def active(self, name: str) -> bool:
         return name in self._active
 
+    def params(self, name: str) -> Params | None:
+        """The parameters of a fault that is on, else None."""
+        active = self._active.get(name)
+        return None if active is None else active.params
+
     def listing(self) -> list[dict[str, object]]:
         """The faults that are on, for /sim/state."""
         return [
@@ -272,5 +295,6 @@ class FaultSet:
                 each.left -= 1
                 if each.left <= 0:
                     del self._active[each.name]
-        machines = [make(each.params) for each in matching if (make := FAULTS[each.name].make) is not None]
+        makes = ((FAULTS[each.name].make, each.params) for each in matching)
+        machines = [make({**params, FORMS: self._forms}) for make, params in makes if make is not None]
         return machines, any(FAULTS[each.name].early for each in matching)

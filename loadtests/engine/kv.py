@@ -68,6 +68,10 @@ class BlockPool:
         self._shared[block] = 1
         return True
 
+    def forget(self) -> None:
+        """Drop what is cached and held by nobody."""
+        self._cached.clear()
+
     def release(self, private: int, shared: Sequence[int]) -> None:
         """Give blocks back. The end of a prefix is dropped before its beginning, so it enters the cache first."""
         self._private -= private

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from loadtests.engine.metrics import Metrics
+from loadtests.engine.counting import EngineMetrics
 from loadtests.engine.scheduler import Job, Scheduler, Step, Token
 
 OnToken = Callable[[Token], None]
@@ -18,7 +18,7 @@ class EngineLoop:
     next one, so the modelled speed holds on a busy machine. A frozen loop keeps all it has, and takes new jobs aside.
     """
 
-    def __init__(self, scheduler: Scheduler, metrics: Metrics) -> None:
+    def __init__(self, scheduler: Scheduler, metrics: EngineMetrics) -> None:
         self._scheduler = scheduler
         self._metrics = metrics
         self._listeners: dict[Job, OnToken] = {}
@@ -77,6 +77,10 @@ class EngineLoop:
         for job, on_token in held:
             self.submit(job, on_token)
 
+    def forget_step(self) -> None:
+        """Give the step in progress up: its sequences were all aborted. Of a frozen loop only. Idempotent."""
+        self._step = None
+
     def close(self) -> None:
         """Drop everything. Idempotent."""
         self.freeze()
@@ -111,8 +115,9 @@ class EngineLoop:
             return
         self._handle = None
         now = self._ends if self._now() - self._ends < _MOST_LAG else self._now()
-        self._metrics.step(step.tokens)
-        for token in self._scheduler.finish(step, now):
+        tokens = self._scheduler.finish(step, now)
+        self._metrics.step(step, len(tokens))
+        for token in tokens:
             self._hand_out(token)
         self._begin(now)
 

@@ -120,11 +120,11 @@ class MessagesRenderer:
     def _tool_use(self, call: ToolCall) -> Json:
         return {"type": "tool_use", "id": f"chatcmpl-tool-{self.stamp.new_id()}", "name": call.name}
 
-    def _stop_reason(self) -> str:
+    def _stop_reason(self) -> str | None:
         choice = self.plan.choices[0]
         if choice.tool is not None:
             return "tool_use"
-        return "stop_sequence" if choice.stop_reason is not None else _STOP_REASONS[choice.finish_reason]
+        return "stop_sequence" if choice.stop_reason is not None else _STOP_REASONS.get(choice.finish_reason)
 
     def _beginning(self) -> list[bytes]:
         message: Json = {"id": self.stamp.id, "type": "message", "role": "assistant", "content": []}

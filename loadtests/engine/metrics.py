@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from loadtests.engine.counting import Gauges, Histogram, head, number, token_bounds
 from loadtests.engine.families import FAMILIES, Family
-from loadtests.engine.scheduler import Job, Token, Totals
+from loadtests.engine.scheduler import Job, Step, Token
 from loadtests.engine.spec import EngineSpec
 
 CONTENT_TYPE = b"text/plain; version=1.0.0; charset=utf-8"
@@ -18,67 +17,8 @@ _HIGH_RESOLUTION = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 7.5, 10.0, 30.0, 60.0,
 )  # fmt: skip
 _BY_HANDLER = (0.1, 0.5, 1.0)
-
-
-def token_bounds(longest: int) -> tuple[float, ...]:
-    """1, 2, 5, 10, 20 ... as long as they are at most `longest`."""
-    bounds: list[float] = []
-    scale = 1
-    while scale <= longest:
-        bounds += [float(step * scale) for step in (1, 2, 5) if step * scale <= longest]
-        scale *= 10
-    return tuple(bounds)
-
-
-def number(value: float) -> str:
-    """A sample's value as Python's Prometheus client writes it: exponents from seven digits on."""
-    if value == math.inf:
-        return "+Inf"
-    text = repr(float(value))
-    whole, _, rest = text.partition(".")
-    if value <= 0 or len(whole) <= 6 or "e" in text:
-        return text
-    digits = (whole + rest).rstrip("0")
-    return f"{digits[0]}.{digits[1:]}".rstrip(".") + f"e+{len(whole) - 1:02d}"
-
-
-class Histogram:
-    """Counts by bucket; `bounds` are upper bounds without +Inf."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
-
-    def observe(self, value: float, times: int = 1) -> None:
-        self.counts[bisect_left(self.bounds, value)] += times
-        self.total += value * times
-
-    def lines(self, name: str, before: str, after: str) -> Iterator[str]:
-        """Samples in the order of prometheus_client: buckets, count, sum. `before` and `after` surround `le`."""
-        count = 0
-        for bound, here in zip((*self.bounds, math.inf), self.counts, strict=True):
-            count += here
-            yield f'{name}_bucket{{{before}le="{number(bound)}"{after}}} {float(count)}'
-        labels = f"{{{(before + after.lstrip(',')).rstrip(',')}}}" if before or after else ""
-        yield f"{name}_count{labels} {float(count)}"
-        yield f"{name}_sum{labels} {number(self.total)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Gauges:
-    """What is true now."""
-
-    running: int
-    waiting: int
-    kv_usage: float
-    totals: Totals
+_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+"""Of vllm:engine_sleep_state, in the order of the sleep levels."""
 
 
 @dataclass(slots=True)
@@ -92,11 +32,13 @@ class _Handler:
 
 
 class Metrics:
-    """Counters since the start. Times in seconds."""
+    """Counters since the start of this engine, which is a process of its own to a scraper. Times in seconds."""
 
     def __init__(self, spec: EngineSpec, started: float) -> None:
         self._spec = spec
         self._started = started
+        self._cpu_before = time.process_time()
+        self._quiet_tokens = 0
         self._values: dict[str, dict[str, float]] = {
             family.name: dict.fromkeys(family.labels, 0.0) for family in FAMILIES if family.kind != "histogram"
         }
@@ -117,8 +59,13 @@ class Metrics:
         self._settle()
         return self._values[name][label]
 
-    def step(self, tokens: int) -> None:
-        self._steps.observe(tokens)
+    def step(self, step: Step, made: int) -> None:
+        """Computed prompt tokens and tokens made, as vLLM adds them up."""
+        if self._spec.quiet_prefill and not made:
+            self._quiet_tokens += step.prefill
+            return
+        before, self._quiet_tokens = self._quiet_tokens, 0
+        self._steps.observe(before + step.prefill + made)
 
     def token(self, token: Token) -> None:
         """A sequence got a token."""
@@ -143,6 +90,8 @@ class Metrics:
         entries, self._instant = self._instant, {}
         for (prompt, generated, cached, reason, copies), times in entries.items():
             job = Job(prompt, generated, generated=generated, cached_tokens=cached)
+            self._steps.observe(prompt - cached + 1, times)
+            self._steps.observe(1, (generated - 1) * times)
             self._firsts.observe(0.0, times)
             self._gaps.observe(0.0, (generated - 1) * times)
             self._prompt_done(job, times)
@@ -159,7 +108,7 @@ class Metrics:
         values["vllm:prompt_tokens_cached_by_source_total"]['source="device"'] += cached
 
     def finished(self, job: Job, reason: str, copies: int, times: int = 1) -> None:
-        """A sequence came to its end (`times` equal ones did). Aborted ones are not counted, as in vLLM."""
+        """A sequence came to its end (`times` equal ones did). Those whose client left are not counted, as in vLLM."""
         self._values["vllm:request_success_total"][f'finished_reason="{reason}"'] += times
         first, end = job.first_token or 0.0, job.finished or 0.0
         scheduled = job.scheduled or 0.0
@@ -181,6 +130,14 @@ class Metrics:
         }
         for name, value in observations.items():
             self._histograms[name].observe(value, times)
+
+    def aborted(self, job: Job) -> None:
+        self._values["vllm:request_success_total"]['finished_reason="abort"'] += 1
+
+    def slept(self, level: int) -> None:
+        states = self._values["vllm:engine_sleep_state"]
+        for place, state in enumerate(_SLEEP_STATES):
+            states[f'sleep_state="{state}"'] = float(place == level)
 
     def rejected(self) -> None:
         self._values["vllm:admission_rejections_total"]['reason="max_num_queued_reqs"'] += 1
@@ -213,14 +170,15 @@ class Metrics:
         values["vllm:prefix_cache_queries_total"][""] = gauges.totals.prefix_queries
         values["vllm:prefix_cache_hits_total"][""] = gauges.totals.prefix_hits
         values["vllm:num_preemptions_total"][""] = gauges.totals.preemptions
-        parts = [*_process_lines(self._started), *self._family_lines(), *self._http_lines(), ""]
+        cpu = time.process_time() - self._cpu_before
+        parts = [*_process_lines(self._started, cpu), *self._family_lines(), *self._http_lines(), ""]
         return "\n".join(parts).encode()
 
     def _family_lines(self) -> Iterator[str]:
         model = f'model_name="{self._spec.model}"'
         created = number(self._started)
         for family in FAMILIES:
-            yield from _head(family.name, family.kind, family.help)
+            yield from head(family.name, family.kind, family.help)
             if family.kind == "histogram":
                 yield from self._histograms[family.name].lines(family.name, 'engine="0",', f",{model}")
             else:
@@ -228,7 +186,7 @@ class Metrics:
                     yield f"{family.name}{_labels(family, model, label)} {number(value)}"
             if family.kind in ("counter", "histogram"):
                 base = family.name.removesuffix("_total") if family.kind == "counter" else family.name
-                yield from _head(f"{base}_created", "gauge", family.help)
+                yield from head(f"{base}_created", "gauge", family.help)
                 for label in family.labels:
                     yield f"{base}_created{_labels(family, model, label)} {created}"
         yield from _cache_config_lines(self._spec)
@@ -241,10 +199,10 @@ class Metrics:
             for handler, figures in self._handlers.items()
             for (method, status), count in figures.requests.items()
         ]
-        yield from _head("http_requests_total", "counter", words)
+        yield from head("http_requests_total", "counter", words)
         yield from (f"http_requests_total{labels} {float(count)}" for labels, count in rows)
         if rows:
-            yield from _head("http_requests_created", "gauge", words)
+            yield from head("http_requests_created", "gauge", words)
             yield from (f"http_requests_created{labels} {created}" for labels, _ in rows)
         yield from self._size_lines("http_request_size_bytes", "incoming requests", "received", created)
         yield from self._size_lines("http_response_size_bytes", "outgoing responses", "sent", created)
@@ -255,27 +213,27 @@ class Metrics:
             f"Content length of {what} by handler. Only value of header is respected. "
             "Otherwise ignored. No percentile calculated. "
         )
-        yield from _head(name, "summary", words)
+        yield from head(name, "summary", words)
         for handler, figures in self._handlers.items():
             count, size = getattr(figures, which)
             yield f'{name}_count{{handler="{handler}"}} {float(count)}'
             yield f'{name}_sum{{handler="{handler}"}} {number(size)}'
         if self._handlers:
-            yield from _head(f"{name}_created", "gauge", words)
+            yield from head(f"{name}_created", "gauge", words)
             yield from (f'{name}_created{{handler="{handler}"}} {created}' for handler in self._handlers)
 
     def _duration_lines(self, created: str) -> Iterator[str]:
         name = "http_request_duration_highr_seconds"
         words = "Latency with many buckets but no API specific labels. Made for more accurate percentile calculations. "
-        yield from _head(name, "histogram", words)
+        yield from head(name, "histogram", words)
         yield from self._highr.lines(name, "", "")
-        yield from _head(f"{name}_created", "gauge", words)
+        yield from head(f"{name}_created", "gauge", words)
         yield f"{name}_created {created}"
         name = "http_request_duration_seconds"
         words = (
             "Latency with only few buckets by handler. Made to be only used if aggregation by handler is important. "
         )
-        yield from _head(name, "histogram", words)
+        yield from head(name, "histogram", words)
         keys = [
             (handler, method, figures.durations[method])
             for handler, figures in self._handlers.items()
@@ -284,17 +242,13 @@ class Metrics:
         for handler, method, histogram in keys:
             yield from histogram.lines(name, f'handler="{handler}",', f',method="{method}"')
         if keys:
-            yield from _head(f"{name}_created", "gauge", words)
+            yield from head(f"{name}_created", "gauge", words)
             for handler, method, _ in keys:
                 yield f'{name}_created{{handler="{handler}",method="{method}"}} {created}'
 
 
 def _bounds(family: Family, spec: EngineSpec) -> tuple[float, ...]:
     return token_bounds(spec.max_model_len) if family.bounds is None else family.bounds
-
-
-def _head(name: str, kind: str, words: str) -> tuple[str, str]:
-    return f"# HELP {name} {words}", f"# TYPE {name} {kind}"
 
 
 def _labels(family: Family, model: str, label: str) -> str:
@@ -305,16 +259,16 @@ def _labels(family: Family, model: str, label: str) -> str:
     return "{" + ",".join(sorted(part for part in parts if part)) + "}"
 
 
-def _process_lines(started: float) -> Iterable[str]:
+def _process_lines(started: float, cpu: float) -> Iterable[str]:
     """The families of Python's own collectors; the values are those of no real process, but of the right size."""
     for name, words in (
         ("python_gc_objects_collected", "Objects collected during gc"),
         ("python_gc_objects_uncollectable", "Uncollectable objects found during GC"),
         ("python_gc_collections", "Number of times this generation was collected"),
     ):
-        yield from _head(f"{name}_total", "counter", words)
+        yield from head(f"{name}_total", "counter", words)
         yield from (f'{name}_total{{generation="{generation}"}} 0.0' for generation in range(3))
-    yield from _head("python_info", "gauge", "Python platform information")
+    yield from head("python_info", "gauge", "Python platform information")
     yield 'python_info{implementation="CPython",major="3",minor="11",patchlevel="7",version="3.11.7"} 1.0'
     for name, kind, words, value in (
         ("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes.", 2.2e9),
@@ -324,12 +278,12 @@ def _process_lines(started: float) -> Iterable[str]:
             "process_cpu_seconds_total",
             "counter",
             "Total user and system CPU time spent in seconds.",
-            time.process_time(),
+            cpu,
         ),
         ("process_open_fds", "gauge", "Number of open file descriptors.", 35.0),
         ("process_max_fds", "gauge", "Maximum number of open file descriptors.", 20000.0),
     ):
-        yield from _head(name, kind, words)
+        yield from head(name, kind, words)
         yield f"{name} {number(value)}"
 
 
@@ -349,7 +303,7 @@ _CACHE_CONFIG = (
 
 
 def _cache_config_lines(spec: EngineSpec) -> Iterable[str]:
-    yield from _head("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig")
+    yield from head("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig")
     size = spec.kv_blocks * spec.block_size
     labels = _CACHE_CONFIG.format(
         block=spec.block_size,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from loadtests.engine import validate
-from loadtests.engine.refusal import Refusal, bad_parameter
+from loadtests.engine.refusal import Refusal
 from loadtests.engine.scheduler import block_hashes
 from loadtests.engine.spec import EngineSpec
 from loadtests.engine.text import (
@@ -19,6 +19,7 @@ from loadtests.engine.text import (
     natural_length,
     piece_of,
     pieces,
+    prefix_key,
     render_chat,
     token_id,
 )
@@ -119,14 +120,23 @@ def chat_turns(messages: Iterable[Any], spec: EngineSpec) -> list[tuple[str, str
 def make_prompt(text: str, body: Body, spec: EngineSpec, *, with_ids: bool = False) -> Prompt:
     """Tokenise; raises Refusal when the prompt is longer than the context."""
     validate.check_prompt_chars(len(text), spec)
-    return _prompt_of(text, pieces(text), body, spec, with_ids)
+    words = pieces(text)
+    validate.check_context(len(words), spec)
+    return tokenised(text, words, body, spec, ids=tuple(map(token_id, words)) if with_ids else ())
 
 
-def _prompt_of(text: str, tokens: list[str], body: Body, spec: EngineSpec, with_ids: bool) -> Prompt:
-    validate.check_context(len(tokens), spec)
-    hashes = block_hashes(tokens, spec.block_size, body.get("cache_salt")) if spec.prefix_caching else ()
-    ids = tuple(map(token_id, tokens)) if with_ids else ()
-    return Prompt(text, len(tokens), hashes, ids)
+def tokenised(
+    text: str, keys: Sequence[str | int], body: Body, spec: EngineSpec, *, ids: tuple[int, ...] = ()
+) -> Prompt:
+    """The prompt whose tokens `keys` stand for in the prefix cache."""
+    hashes = block_hashes(keys, spec.block_size, body.get("cache_salt")) if spec.prefix_caching else ()
+    return Prompt(text, len(keys), hashes, ids)
+
+
+def ids_prompt(numbers: list[int], body: Body, spec: EngineSpec) -> Prompt:
+    """A prompt that came as token ids: each is exactly one token, whatever its text would be split into."""
+    text = "".join(map(piece_of, numbers))
+    return tokenised(text, [prefix_key(number) for number in numbers], body, spec, ids=tuple(numbers))
 
 
 def chat_prompt(body: Body, spec: EngineSpec) -> Prompt:
@@ -159,7 +169,7 @@ def plan_chat(body: Body, spec: EngineSpec) -> Plan:
         fixed(index, limit) if fixed else plan_choice((index, index), prompt, body, spec, limit=limit, top=top)
         for index in range(int(body.get("n") or 1))
     )
-    return _plan(body, model, choices)
+    return plan_of(body, model, choices)
 
 
 def plan_batch_chat(body: Body, spec: EngineSpec) -> Plan:
@@ -170,7 +180,7 @@ def plan_batch_chat(body: Body, spec: EngineSpec) -> Plan:
         Choice(i, c.prompt, c.shown, c.tokens, c.finish_reason, c.stop_reason, c.logprobs, c.tool)
         for i, c in enumerate(choices)
     )
-    return _plan({**body, "stream": False}, validate.check_model(body, spec), renumbered)
+    return plan_of({**body, "stream": False}, validate.check_model(body, spec), renumbered)
 
 
 def plan_completion(body: Body, spec: EngineSpec) -> Plan:
@@ -189,26 +199,23 @@ def plan_completion(body: Body, spec: EngineSpec) -> Plan:
         for number, prompt in enumerate(_completion_prompts(body, spec))
         for copy in range(n)
     ]
-    return _plan(body, model, tuple(choices), echo=bool(body.get("echo")))
+    return plan_of(body, model, tuple(choices), echo=bool(body.get("echo")))
 
 
 def _completion_prompts(body: Body, spec: EngineSpec) -> list[Prompt]:
-    given = body.get("prompt")
-    if given is None or given == []:
-        raise bad_parameter("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
-    several = given if isinstance(given, list) and not isinstance(given[0], int) else [given]
     echo = bool(body.get("echo"))
     prompts = []
-    for prompt in several:
+    for prompt in validate.check_prompt(body.get("prompt")):
         if isinstance(prompt, str):
             prompts.append(make_prompt(prompt, body, spec, with_ids=echo))
         else:
-            words = [piece_of(int(number)) for number in prompt]
-            prompts.append(_prompt_of("".join(words), words, body, spec, echo))
+            validate.check_context(len(prompt), spec)
+            prompts.append(ids_prompt(prompt, body, spec))
     return prompts
 
 
-def _plan(body: Body, model: str, choices: tuple[Choice, ...], echo: bool = False) -> Plan:
+def plan_of(body: Body, model: str, choices: tuple[Choice, ...], echo: bool = False) -> Plan:
+    """The plan of a request whose choices are made."""
     options = body.get("stream_options") or {}
     usage = bool(options.get("include_usage"))
     return Plan(
@@ -235,7 +242,7 @@ def plan_choice(
     temperature = body.get("temperature")
     seed = body.get("seed")
     sampling = Sampling(1.0 if temperature is None else float(temperature), None if seed is None else int(seed), copy)
-    room = spec.max_model_len - prompt.tokens
+    room = validate.check_room(prompt.tokens, spec)
     most = room if limit is None else min(limit, room)
     natural = most if body.get("ignore_eos") else natural_length(prompt.text, sampling, spec.mean_output_tokens)
     count = min(most, natural)
@@ -286,12 +293,13 @@ _JSON_TYPES = frozenset({"object", "array", "string", "number", "integer", "bool
 
 
 def _check_response_format(body: Body) -> None:
-    kind = _schema_of(body).get("type")
+    kind = schema_of(body).get("type")
     if isinstance(kind, str) and kind not in _JSON_TYPES:
         raise Refusal(400, f"Grammar error: Invalid type: {kind}")
 
 
-def _schema_of(body: Body) -> dict[str, Any]:
+def schema_of(body: Body) -> dict[str, Any]:
+    """The JSON schema of its `response_format`, or an empty one."""
     form = body.get("response_format")
     schema = form.get("json_schema", {}).get("schema", {}) if isinstance(form, dict) else {}
     return schema if isinstance(schema, dict) else {}
@@ -336,7 +344,7 @@ def constrained_output(body: Body, prompt: Prompt) -> Any:
         return lambda index, limit: _tool_choice(index, prompt, call, named)
     form = body.get("response_format")
     if isinstance(form, dict) and form.get("type") in ("json_schema", "json_object"):
-        text = json.dumps(example_of(_schema_of(body) or {"type": "object"}))
+        text = json.dumps(example_of(schema_of(body) or {"type": "object"}))
         return lambda index, limit: _fixed_choice(index, prompt, text, limit)
     return None
 

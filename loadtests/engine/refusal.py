@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import orjson
 
 
@@ -28,6 +31,10 @@ class RoutingRefusal(Exception):
         self.status = status
         self.detail = detail
         self.headers = headers
+
+
+class HandlerCrashed(Exception):
+    """The server's own code failed: uvicorn answers with a bare 500 (captured: SGLang, for a body that is a list)."""
 
 
 def bad_parameter(message: str, param: str, value: object = None) -> Refusal:
@@ -74,6 +81,17 @@ def error_event(refusal: Refusal) -> bytes:
         f'data: {{"error": {{"message": {message}, "type": "{refusal.kind}", "param": {param}, '
         f'"code": {refusal.status}}}}}\n\n'
     ).encode()
+
+
+class ErrorForms(NamedTuple):
+    """How a server writes its errors: as an answer, as an event of a stream, as an answer of /v1/messages."""
+
+    body: Callable[[Refusal], bytes]
+    event: Callable[[Refusal], bytes]
+    anthropic: Callable[[Refusal], bytes]
+
+
+VLLM_FORMS = ErrorForms(error_body, error_event, anthropic_error_body)
 
 
 def _error(refusal: Refusal) -> dict[str, object]:

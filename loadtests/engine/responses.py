@@ -14,6 +14,8 @@ from loadtests.engine.spec import EngineSpec
 from loadtests.engine.text import render_chat
 from loadtests.engine.validate import Body
 
+_STATUSES = {"length": "incomplete", "abort": "cancelled"}
+
 
 def plan_responses(body: Body, spec: EngineSpec) -> Plan:
     """Judge a request and plan its answer; raises Refusal."""
@@ -104,7 +106,7 @@ class ResponsesRenderer:
         return {**item, "type": "message", "phase": None}
 
     def _finished(self) -> Json:
-        status = "incomplete" if self.plan.choices[0].finish_reason == "length" else "completed"
+        status = _STATUSES.get(self.plan.choices[0].finish_reason, "completed")
         return self._response(status, [self._finished_item()], self._usage())
 
     def _usage(self) -> Json:

@@ -10,16 +10,18 @@ from typing import Any
 import orjson
 
 from loadtests.engine import pooling, speech, validate
-from loadtests.engine.acts import Reply
+from loadtests.engine.acts import Look, Reply
 from loadtests.engine.answers import ChatRenderer, CompletionRenderer, Renderer, Stamp
 from loadtests.engine.exchange import ReceivedRequest
 from loadtests.engine.messages import MessagesRenderer, chat_body_of_messages, plan_messages
 from loadtests.engine.plan import Plan, chat_prompt, plan_batch_chat, plan_chat, plan_completion
-from loadtests.engine.refusal import Refusal, RoutingRefusal, anthropic_error_body, error_body
+from loadtests.engine.refusal import ErrorForms, Refusal, RoutingRefusal
 from loadtests.engine.responses import ResponsesRenderer, plan_responses
 from loadtests.engine.spec import CLASSIFY, EMBED, GENERATE, SCORE, TRANSCRIBE, EngineSpec
 from loadtests.engine.text import piece_of, pieces, shown_token, token_id
 
+STARTING, SERVING, DRAINING, STALLED = "starting", "serving", "draining", "stalled"
+"""The conditions of an engine, as a health check may see them."""
 _CACHED_PLANS = 512
 _CACHED_BODY = 65536
 
@@ -32,7 +34,8 @@ class Generation:
     renderer: Renderer
 
 
-Outcome = Reply | Generation
+Outcome = Reply | Look | Generation
+Planner = Callable[[validate.Body, EngineSpec], Plan]
 
 
 @dataclass(slots=True)
@@ -46,12 +49,12 @@ class Desk:
     now: Callable[[], float]
     new_id: Callable[[], str]
     server_load: Callable[[], int]
+    json: Callable[[ReceivedRequest], validate.Body]
+    """The JSON object of a request; raises what its persona raises for one that is none."""
+    condition: Callable[[], str]
     _plans: dict[tuple[str, bytes], Plan] = field(default_factory=dict)
 
-    def json(self, request: ReceivedRequest) -> validate.Body:
-        return validate.decode_body(request.header(b"content-type") or b"", request.body)
-
-    def plan(self, request: ReceivedRequest, make: Callable[[validate.Body, EngineSpec], Plan]) -> Plan:
+    def plan(self, request: ReceivedRequest, make: Planner) -> Plan:
         """The plan of a request; raises Refusal or RoutingRefusal."""
         key = (request.path, request.body)
         known = self._plans.get(key)
@@ -287,11 +290,17 @@ class Resolved:
     handler: str
 
 
-def _refusing(refusal: RoutingRefusal) -> Route:
+def refusing(refusal: RoutingRefusal) -> Route:
     def handle(_: Desk, __: ReceivedRequest) -> Outcome:
         raise refusal
 
     return Route(handle)
+
+
+def wrong_method(routes: Mapping[str, Route]) -> Resolved:
+    """Of a path that has no such method."""
+    allow = (b"allow", next(iter(routes)).encode())
+    return Resolved(refusing(RoutingRefusal(405, "Method Not Allowed", (allow,))), "none")
 
 
 def _redirect(desk: Desk, request: ReceivedRequest) -> Outcome:
@@ -316,15 +325,14 @@ def resolve(method: str, path: str, spec: EngineSpec) -> Resolved:
     if routes is None:
         if path.endswith("/") and _offered(path.rstrip("/"), spec) is not None:
             return Resolved(Route(_redirect), path)
-        return Resolved(_refusing(RoutingRefusal(404, "Not Found")), "none")
+        return Resolved(refusing(RoutingRefusal(404, "Not Found")), "none")
     route = routes.get(method)
     if route is None:
-        allow = (b"allow", next(iter(routes)).encode())
-        return Resolved(_refusing(RoutingRefusal(405, "Method Not Allowed", (allow,))), "none")
+        return wrong_method(routes)
     return Resolved(route, path)
 
 
-_PREFLIGHT = (
+PREFLIGHT = (
     (
         b"vary",
         b"Origin, Access-Control-Request-Method, Access-Control-Request-Headers, "
@@ -339,7 +347,7 @@ def before_routing(request: ReceivedRequest, spec: EngineSpec) -> Reply | None:
     """What vLLM's middlewares answer before any route is looked at: CORS preflights and wrong keys."""
     if request.method == "OPTIONS" and request.header(b"access-control-request-method"):
         body = b"Disallowed CORS origin"
-        return Reply(400, body, b"text/plain; charset=utf-8", extra=_PREFLIGHT, cors=False)
+        return Reply(400, body, b"text/plain; charset=utf-8", extra=PREFLIGHT, cors=False)
     if spec.api_key is not None and request.path.startswith(_GUARDED):
         given = hashlib.sha256(request.header(b"authorization") or b"").digest()
         if given != hashlib.sha256(b"Bearer " + spec.api_key.encode()).digest():
@@ -347,8 +355,8 @@ def before_routing(request: ReceivedRequest, spec: EngineSpec) -> Reply | None:
     return None
 
 
-def refusal_reply(refusal: Refusal, *, anthropic: bool = False, cors: bool = True) -> Reply:
-    body = anthropic_error_body(refusal) if anthropic else error_body(refusal)
+def refusal_reply(refusal: Refusal, forms: ErrorForms, *, anthropic: bool = False, cors: bool = True) -> Reply:
+    body = forms.anthropic(refusal) if anthropic else forms.body(refusal)
     return Reply(refusal.status, body, cors=cors)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from loadtests.engine.kv import BlockPool
+from loadtests.engine.pace import Pace
 from loadtests.engine.spec import EngineSpec
 
 
@@ -24,6 +25,8 @@ class Job:
     block_hashes: tuple[int, ...] = ()
     """One chained hash for each full block of the prompt."""
     priority: int = 0
+    streamed: bool = False
+    """Whether its request asked for a stream; no matter for the schedule."""
     arrived: float = 0.0
     order: int = 0
     scheduled: float | None = None
@@ -62,6 +65,8 @@ class Step:
     seconds: float
     tokens: int
     work: Sequence[tuple[Job, int]]
+    prefill: int = 0
+    """How many of the tokens are prefill."""
 
 
 @dataclass(slots=True)
@@ -74,7 +79,7 @@ class Totals:
     steps: int = 0
 
 
-def block_hashes(tokens: Sequence[str], block_size: int, salt: str | None) -> tuple[int, ...]:
+def block_hashes(tokens: Sequence[str | int], block_size: int, salt: str | None) -> tuple[int, ...]:
     """Chained hashes of the full blocks of a prompt: equal only when the salt and all tokens up to there are."""
     parent = hash(salt)
     hashes = []
@@ -99,7 +104,7 @@ class Scheduler:
         self.waiting: list[Job] = []
         self.totals = Totals()
         self._orders = 0
-        self._cold = spec.cold_start_penalty
+        self.pace = Pace(spec)
 
     @property
     def kv_usage(self) -> float:
@@ -146,7 +151,8 @@ class Scheduler:
         if not work:
             return None
         self.totals.steps += 1
-        return Step(self._seconds(work), self._spec.max_num_batched_tokens - budget, work)
+        prefill = _prefill_tokens(work)
+        return Step(self._seconds(len(work), prefill), self._spec.max_num_batched_tokens - budget, work, prefill)
 
     def finish(self, step: Step, now: float) -> list[Token]:
         """The tokens that `step` made, in batch order. Sequences aborted meanwhile are left out."""
@@ -275,12 +281,11 @@ class Scheduler:
         else:
             self.waiting.append(job)
 
-    def _seconds(self, work: Iterable[tuple[Job, int]]) -> float:
+    def _seconds(self, sequences: int, prefill: int) -> float:
         spec = self._spec
-        prefill = sequences = 0
-        for job, tokens in work:
-            sequences += 1
-            if tokens > 1 or job.computed < job.prompt_tokens:
-                prefill += tokens
-        cold, self._cold = self._cold, 0.0
-        return cold + spec.step_time + spec.step_time_per_sequence * (sequences - 1) + spec.prefill_seconds(prefill)
+        decode = spec.step_time + spec.step_time_per_sequence * (sequences - 1)
+        return self.pace.stretched(decode + spec.prefill_seconds(prefill))
+
+
+def _prefill_tokens(work: Iterable[tuple[Job, int]]) -> int:
+    return sum(tokens for job, tokens in work if tokens > 1 or job.computed < job.prompt_tokens)

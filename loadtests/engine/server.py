@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
-import socket
 import time
 from collections import deque
 from collections.abc import Callable
 from email.utils import formatdate
 
 from loadtests.engine import control
-from loadtests.engine.acts import Reply
+from loadtests.engine.acts import End, Event, Head, Reply
+from loadtests.engine.counting import Gauges
 from loadtests.engine.exchange import Exchange, ReceivedRequest
+from loadtests.engine.fault_machines import DONE, Params
 from loadtests.engine.faults import FaultSet
 from loadtests.engine.flight import Flight
+from loadtests.engine.listener import Flapping, Listener
 from loadtests.engine.loop import EngineLoop
-from loadtests.engine.metrics import CONTENT_TYPE, Gauges, Metrics
+from loadtests.engine.persona import PERSONAS
 from loadtests.engine.protocol import Connection
-from loadtests.engine.refusal import Refusal, RoutingRefusal, engine_died, queue_full, shutting_down
+from loadtests.engine.refusal import HandlerCrashed, Refusal, RoutingRefusal, engine_died, shutting_down
 from loadtests.engine.routes import (
+    DRAINING,
+    SERVING,
+    STALLED,
+    STARTING,
     Desk,
     Generation,
     Outcome,
     Resolved,
     Route,
-    before_routing,
     refusal_reply,
-    resolve,
     routing_reply,
 )
 from loadtests.engine.scheduler import Scheduler
@@ -36,6 +41,7 @@ from loadtests.engine.spec import EngineSpec
 _REMEMBERED = 1000
 _FLUSH_SECONDS = 0.2
 _FROZEN_GAUGES = ("metrics_stale", "health_ok_generation_hangs")
+_FROZEN_LOOP = ("paused", "health_ok_generation_hangs", "asleep")
 
 
 class SimulatedEngine:
@@ -57,21 +63,26 @@ class SimulatedEngine:
         self.requests: deque[ReceivedRequest] = deque(maxlen=_REMEMBERED)
         self.requests_seen = 0
         self.requests_aborted = 0
-        self.faults = FaultSet(self._faults_changed)
+        self._persona = PERSONAS[self.spec.persona]
+        self.faults = FaultSet(self._faults_changed, self._persona.forms)
         self._clock = clock
         digits = random.Random(self.spec.seed)
         self._desk = Desk(
-            self.spec, clock, new_id or (lambda: f"{digits.getrandbits(64):016x}"), lambda: len(self._flights)
+            self.spec,
+            clock,
+            new_id or (lambda: f"{digits.getrandbits(64):016x}"),
+            lambda: len(self._flights),
+            self._persona.decode,
+            self._condition,
         )
         self._scheduler = Scheduler(self.spec)
-        self._metrics = Metrics(self.spec, clock())
+        self._metrics = self._persona.metrics(self.spec, clock())
         self._loop = EngineLoop(self._scheduler, self._metrics)
         self._flights: set[Flight] = set()
         self._connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
-        self._reopening: asyncio.Task[None] | None = None
-        self._port = 0
-        self._host = "127.0.0.1"
+        self._listener = Listener(lambda: Connection(self))
+        self._up_at = 0.0
+        self._sleep_level = 0
         self._draining = False
         self._closed = False
         self._stale_metrics: bytes | None = None
@@ -83,16 +94,19 @@ class SimulatedEngine:
 
     async def start(self, port: int = 0, host: str = "127.0.0.1") -> None:
         """Listen; `port` 0 takes a free one. Raises OSError when the address is taken."""
-        self._host = host
-        self._server = await self._listen(self._bound_socket(port))
-        self._refuse_or_listen()
+        self._up_at = asyncio.get_running_loop().time() + self.spec.startup_time
+        if not self._persona.listens_while_starting:
+            await asyncio.sleep(self.spec.startup_time)
+        await self._listener.start(host, port)
+        self._follow()
 
     async def close(self) -> None:
         """End at once: nothing listens, no connection stays. Idempotent."""
         if self._closed:
             return
         self._closed = True
-        self._stop_listening()
+        self._landed.set()
+        self._listener.close()
         self._loop.close()
         for connection in tuple(self._connections):
             connection.close()
@@ -102,19 +116,30 @@ class SimulatedEngine:
         await self._wait_for(lambda: not self._connections, _FLUSH_SECONDS)
 
     async def shutdown(self, drain_seconds: float = 0.0) -> None:
-        """Do what vLLM does on SIGTERM, then close.
+        """Do what the server does on SIGTERM, then close (all captured).
 
-        Without a drain (its default) everything in flight fails at once and the port closes. With one, what is in
-        flight finishes, new requests get an instant 500 on the open port, /health stays 200 to the end (captured).
+        vLLM: without a drain (its default) everything in flight fails at once and the port closes. With one, what is in
+        flight finishes, new requests get an instant 500 on the open port, /health stays 200 to the end.
+        SGLang: serves on, new requests too, until none is left; /health says 503 from the beginning.
         """
-        if drain_seconds > 0:
+        if self._persona.serves_to_the_end:
+            await self._serve_to_the_end()
+        elif drain_seconds > 0:
             self._draining = True
             await self._wait_for(lambda: not self._flights, drain_seconds)
             if not self._flights:
                 await asyncio.sleep(self.spec.drain_linger)
-        self._stop_listening()
+        self._listener.close()
         self.fail_in_flight()
         await self.close()
+
+    async def _serve_to_the_end(self) -> None:
+        self._draining = True
+        while not self._closed:
+            await self._wait_for(lambda: not self._flights or self._closed, math.inf)
+            await asyncio.sleep(self.spec.drain_linger)
+            if not self._flights:
+                return
 
     def fail_in_flight(self) -> None:
         """Everything in flight gets the error of a dead engine process."""
@@ -125,11 +150,11 @@ class SimulatedEngine:
 
     @property
     def port(self) -> int:
-        return self._port
+        return self._listener.port
 
     @property
     def url(self) -> str:
-        return f"http://{self._host}:{self._port}"
+        return f"http://{self._listener.host}:{self._listener.port}"
 
     @property
     def open_connections(self) -> int:
@@ -155,9 +180,16 @@ class SimulatedEngine:
         """What /metrics says now; frozen and paused engines do not say the truth."""
         if self._stale_metrics is not None:
             return self._stale_metrics
-        paused = self.faults.active("paused")
-        running, waiting = (0, 0) if paused else (self.running, self.waiting)
+        silent = self._sleep_level or self.faults.active("paused")
+        running, waiting = (0, 0) if silent else (self.running, self.waiting)
         return self._metrics.render(Gauges(running, waiting, self.kv_usage, self._scheduler.totals))
+
+    def _condition(self) -> str:
+        if self._draining:
+            return DRAINING
+        if asyncio.get_running_loop().time() < self._up_at:
+            return STARTING
+        return STALLED if self._loop.frozen else SERVING
 
     def state(self) -> dict[str, object]:
         """The figures of GET /sim/state."""
@@ -170,6 +202,7 @@ class SimulatedEngine:
             "requests": self.requests_seen,
             "aborted": self.requests_aborted,
             "preemptions": self._scheduler.totals.preemptions,
+            "pace": self._scheduler.pace.factor,
             "faults": self.faults.listing(),
         }
 
@@ -209,6 +242,7 @@ class SimulatedEngine:
             persistent=persistent,
             request_id=self._echoed_id(request),
             on_end=lambda ended: self._ended(ended, resolved.handler),
+            lines=self._persona.lines,
         )
         connection.attach(exchange)
         if early:
@@ -219,7 +253,7 @@ class SimulatedEngine:
     def _resolve(self, request: ReceivedRequest) -> Resolved:
         if request.path == "/metrics" and request.method == "GET":
             return self._metrics_route
-        return resolve(request.method, request.path, self.spec)
+        return self._persona.resolve(request.method, request.path, self.spec)
 
     def _answer(self, exchange: Exchange, route: Route) -> None:
         outcome = self._outcome(exchange.request, route)
@@ -229,36 +263,51 @@ class SimulatedEngine:
             exchange.do(outcome)
 
     def _outcome(self, request: ReceivedRequest, route: Route) -> Outcome:
-        early = before_routing(request, self.spec)
+        early = self._persona.before_routing(request, self.spec)
         if early is not None:
             return early
-        if self._draining and route.generation:
-            return refusal_reply(shutting_down(), cors=False)
+        if self._draining and route.generation and not self._persona.serves_to_the_end:
+            return refusal_reply(shutting_down(), self._persona.forms, cors=False)
         try:
             return route.handle(self._desk, request)
         except Refusal as refusal:
-            return refusal_reply(refusal, anthropic=route.anthropic)
+            return refusal_reply(refusal, self._persona.forms, anthropic=route.anthropic)
         except RoutingRefusal as refusal:
             return routing_reply(refusal)
+        except HandlerCrashed:
+            return Reply(500, b"Internal Server Error", b"text/plain; charset=utf-8", cors=False)
 
     def _generate(self, exchange: Exchange, generation: Generation, route: Route) -> None:
         flight = Flight(
             exchange,
             generation,
             spec=self.spec,
+            persona=self._persona,
             loop=self._loop,
             metrics=self._metrics,
             landed=self._flight_landed,
         )
         most = self.spec.max_num_queued_requests
-        if most is not None and self.running + self.waiting + flight.sequences > most:
+        ahead = self.waiting + (self.running if self._persona.counts_running else 0)
+        if most is not None and ahead + flight.sequences > most:
             self._metrics.rejected()
-            exchange.do(refusal_reply(queue_full(), anthropic=route.anthropic))
+            self._refuse(exchange, flight.stream, route)
             return
         self._flights.add(flight)
         flight.start()
 
+    def _refuse(self, exchange: Exchange, stream: bool, route: Route) -> None:
+        """The queue is full."""
+        forms, refusal = self._persona.forms, self._persona.queue_full()
+        if stream and self._persona.full_in_stream:
+            for act in (Head(), Event(forms.event(refusal)), Event(DONE), End()):
+                exchange.do(act)
+        else:
+            exchange.do(refusal_reply(refusal, forms, anthropic=route.anthropic))
+
     def _flight_landed(self, flight: Flight) -> None:
+        if flight.finished:
+            self._scheduler.pace.finished()
         self._flights.discard(flight)
         self._landed.set()
 
@@ -278,59 +327,52 @@ class SimulatedEngine:
         return request.header(b"x-request-id") or (self._desk.new_id() + self._desk.new_id()).encode()
 
     def _metrics_reply(self) -> Reply:
-        return Reply(200, self.metrics_text(), CONTENT_TYPE)
+        return Reply(200, self.metrics_text(), self._persona.metrics_type)
 
     # faults that are states of the engine
 
     def _faults_changed(self) -> None:
-        if any(map(self.faults.active, _FROZEN_GAUGES)):
-            if self._stale_metrics is None:
-                self._stale_metrics = self.metrics_text()
+        """Do what the faults that are on now ask for; each of these steps may be repeated."""
+        active = self.faults.active
+        if any(map(active, _FROZEN_GAUGES)):
+            self._stale_metrics = self._stale_metrics or self.metrics_text()
         else:
             self._stale_metrics = None
-        if self.faults.active("paused") or self.faults.active("health_ok_generation_hangs"):
+        self._sleep_or_wake(self.faults.params("asleep"))
+        if any(map(active, _FROZEN_LOOP)):
             self._loop.freeze()
         else:
             self._loop.thaw()
-        self._refuse_or_listen()
+        dying = self.faults.params("slow_death")
+        if dying is None:
+            self._scheduler.pace.recover()
+        else:
+            self._scheduler.pace.decay(float(dying["factor"]), float(dying["cap"]))
+        if self._listener.started:
+            self._follow()
 
-    def _refuse_or_listen(self) -> None:
-        if self.faults.active("refuse"):
-            self._stop_listening()
-        elif self._server is None and self._reopening is None and self._port and not self._closed:
-            # The kernel queues connections from here on, before the event loop has begun to accept them.
-            bound = self._bound_socket(self._port)
-            self._reopening = asyncio.get_running_loop().create_task(self._reopen(bound))
+    def _follow(self) -> None:
+        flapping = self.faults.params("flapping")
+        self._listener.follow(
+            refusing=self.faults.active("refuse"),
+            flapping=None if flapping is None else Flapping(float(flapping["down"]), float(flapping["up"])),
+        )
 
-    async def _reopen(self, bound: socket.socket) -> None:
-        self._server = await self._listen(bound)
-        self._reopening = None
-
-    # listening
-
-    def _bound_socket(self, port: int) -> socket.socket:
-        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind((self._host, port))
-            bound.listen(2048)
-        except OSError:
-            bound.close()
-            raise
-        bound.setblocking(False)
-        self._port = bound.getsockname()[1]
-        return bound
-
-    async def _listen(self, bound: socket.socket) -> asyncio.Server:
-        return await asyncio.get_running_loop().create_server(lambda: Connection(self), sock=bound, backlog=2048)
-
-    def _stop_listening(self) -> None:
-        if self._reopening is not None:
-            self._reopening.cancel()
-            self._reopening = None
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+    def _sleep_or_wake(self, wish: Params | None) -> None:
+        """What vLLM's /sleep and /wake_up do (measured on 0.32.0): the prefix cache is lost, and woken it is cold."""
+        level = 0 if wish is None else int(wish["level"])
+        if level == self._sleep_level:
+            return
+        if self._sleep_level == 0:
+            self._loop.freeze()
+            for flight in tuple(self._flights):
+                flight.abort()
+            self._loop.forget_step()
+            self._scheduler.pool.forget()
+        self._sleep_level = level
+        self._metrics.slept(level)
+        if level == 0:
+            self._scheduler.pace.cool()
 
     async def _wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
         deadline = asyncio.get_running_loop().time() + seconds
@@ -340,6 +382,6 @@ class SimulatedEngine:
                 return
             self._landed.clear()
             try:
-                await asyncio.wait_for(self._landed.wait(), left)
+                await asyncio.wait_for(self._landed.wait(), None if left == math.inf else left)
             except TimeoutError:
                 return

@@ -11,6 +11,8 @@ SCORE = "score"
 CLASSIFY = "classify"
 TRANSCRIBE = "transcribe"
 TASKS = frozenset({GENERATE, EMBED, SCORE, CLASSIFY, TRANSCRIBE})
+VLLM = "vllm"
+SGLANG = "sglang"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,8 @@ class EngineSpec:
     request of `max_model_len` (vLLM refuses to start then).
     """
 
+    persona: str = VLLM
+    """Which server it plays on the wire: `vllm` (0.32.0) or `sglang` (0.5.23, which generates only)."""
     model: str = "sim-model"
     """The name served, and the default when a body names no model."""
     more_models: tuple[str, ...] = ()
@@ -32,7 +36,8 @@ class EngineSpec:
     max_num_batched_tokens: int = 8192
     """Tokens that one step may compute, prefill and decode together (a longer prompt is prefilled in chunks)."""
     max_num_queued_requests: int | None = None
-    """vLLM's --max-num-queued-reqs counts running and waiting together; None: no limit, as vLLM's default."""
+    """vLLM's --max-num-queued-reqs counts running and waiting together, SGLang's --max-queued-requests those that
+    wait. None: no limit, the default of both."""
     kv_blocks: int = 8192
     block_size: int = 16
     prefix_caching: bool = True
@@ -43,15 +48,24 @@ class EngineSpec:
     step_time_per_sequence: float = 0.0
     """What each further sequence of the batch adds to a step."""
     cold_start_penalty: float = 0.0
-    """Added to the first step after the start (kernels compiled, graphs captured, caches cold)."""
+    """Added to the first step after the start or a wake (kernels compiled, graphs captured, caches cold)."""
+    cold_factor: float = 1.0
+    """How many times as long each step takes while the engine is cold, its prefill included."""
+    cold_requests: int = 0
+    """The engine is cold until so many requests have finished since the start or the last wake."""
+    startup_time: float = 0.0
+    """Seconds from the start in which vLLM does not listen yet, and SGLang's /health says 503 (both captured)."""
     mean_output_tokens: int = 64
     """Length of an answer whose request sets no limit, around which lengths vary with the prompt."""
     tokens_per_event: int = 1
     """How many tokens one stream event carries (vLLM merges when its front end falls behind)."""
     scheduling_policy: str = "fcfs"
-    """`fcfs`, or `priority`: lower first, as vLLM."""
+    """`fcfs`, or `priority`: lower first in vLLM, higher first in SGLang."""
     tool_parser: bool = True
     """--enable-auto-tool-choice with a parser; without it tool choices are refused, as captured."""
+    quiet_prefill: bool = False
+    """Leave steps that give no token out of `vllm:iteration_tokens_total`, as a real 0.32.0 does (measured: 1900
+    tokens prefilled in chunks of 64, then four tokens, counted four steps with a sum of 1904)."""
     prompt_tokens_details: bool = False
     request_id_headers: bool = False
     server_load_tracking: bool = False
@@ -61,7 +75,9 @@ class EngineSpec:
     keep_alive_timeout: float = 5.0
     """Idle seconds after which the server closes a connection (uvicorn's default as vLLM sets it, captured)."""
     drain_linger: float = 4.0
-    """Seconds between the last answer of a drain and the end of the process (captured: about 4)."""
+    """Seconds between the last answer of a drain and the end of the process (captured of vLLM: about 4)."""
+    client_poll: float = 4.0
+    """Seconds between SGLang's looks whether a client that has got nothing yet is still there (captured: 2 to 4)."""
     root: str = "/models/sim"
     fingerprint: str = "vllm-0.32.0-51a1f00d"
     version: str = "0.32.0"
@@ -69,6 +85,12 @@ class EngineSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.persona not in (VLLM, SGLANG):
+            raise ValueError(f"persona is {VLLM} or {SGLANG}, not {self.persona!r}")
+        if self.persona == SGLANG and (self.tasks != {GENERATE} or self.api_key is not None):
+            raise ValueError("of SGLang only generation without a key is modelled")
+        if self.cold_factor < 1 or min(self.cold_requests, self.startup_time) < 0:
+            raise ValueError("cold_factor is at least 1, cold_requests and startup_time are not negative")
         if not self.tasks <= TASKS:
             raise ValueError(f"unknown tasks {sorted(self.tasks - TASKS)}, known: {sorted(TASKS)}")
         if self.scheduling_policy not in ("fcfs", "priority"):
@@ -88,7 +110,7 @@ class EngineSpec:
     @property
     def instant(self) -> bool:
         """Whether no answer takes simulated time."""
-        no_steps = self.step_time == 0 and self.step_time_per_sequence == 0 and self.cold_start_penalty == 0
+        no_steps = self.step_time == self.step_time_per_sequence == self.cold_start_penalty == 0
         return no_steps and self.prefill_tokens_per_second == 0
 
     def prefill_seconds(self, tokens: int) -> float:

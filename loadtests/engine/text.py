@@ -64,6 +64,17 @@ def piece_of(number: int) -> str:
     return packed.to_bytes((packed.bit_length() + 7) // 8, "big")[1:].decode("utf-8", "replace")
 
 
+def in_vocabulary(number: int) -> bool:
+    """Whether the model knows a token id: all below 65536, and those that `token_id` gives."""
+    return 0 <= number < _FIRST_PACKED_ID or (number >= 0 and token_id(piece_of(number)) == number)
+
+
+def prefix_key(number: int) -> str | int:
+    """What stands for a token in the prefix cache: equal for a text and its ids, different for different ids."""
+    piece = piece_of(number)
+    return piece if token_id(piece) == number else number
+
+
 def shown_token(piece: str) -> str:
     """A token as /tokenize shows it with `return_token_strs`: byte-level BPE's stand-ins for space and line end."""
     return piece.replace(" ", "Ġ").replace("\n", "Ċ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import os
 import re
 import signal
@@ -13,17 +14,27 @@ import time
 import httpx
 import pytest
 
+from gateway.fleet.engines.vllm import VLLM
+from gateway.fleet.signals import read_signals
+from loadtests.bench.procs import answers
+from loadtests.engine.server import SimulatedEngine
 from loadtests.vllm.engine import RealEngine
 from loadtests.vllm.install import default_installation
 
 ALIAS, SERVED = "internal-general", "internal-general-v3"
 PATIENCE = 20.0
-FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--shutdown-timeout", "60")
+FLAGS = (
+    "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--shutdown-timeout", "60",
+    "--max-num-batched-tokens", "128", "--enable-log-requests",
+)  # fmt: skip
 _GAUGE = re.compile(r"^vllm:num_requests_(running|waiting)\{[^}]*\} (\S+)$", re.MULTILINE)
+_ANSWERED = re.compile(r'^http_requests_total\{handler="([^"]*)",method="POST",status="(\dxx)"\} (\S+)$', re.MULTILINE)
+_RECEIVED = re.compile(r"Received request (?:chat)?cmpl-(\S+): ")
 
 
 class Target:
-    """An engine under test. ``stall`` freezes what computes, ``kill`` ends it at once, ``drain`` is SIGTERM.
+    """An engine under test. ``stall`` freezes what computes, ``kill`` ends that at once, ``kill_all`` the server too,
+    and ``drain`` is SIGTERM. ``revive`` starts another one at the same port.
 
     How fast an engine computes is the host's: 0.3 to 14 ms a token were seen. A test that needs a request to be still
     running while it does something else does that under ``slowed`` or ``stall``.
@@ -32,13 +43,33 @@ class Target:
     kind = ""
     url = ""
 
-    def gauges(self):
-        """(running, waiting), as /metrics says."""
+    def _page(self):
         # Without verify it does not load certificates, which would take longer than the scrape.
         with httpx.Client(trust_env=False, verify=False, timeout=PATIENCE) as http:
-            text = http.get(f"{self.url}/metrics").text
-        found = {name: int(float(value)) for name, value in _GAUGE.findall(text)}
+            return http.get(f"{self.url}/metrics")
+
+    def gauges(self):
+        """(running, waiting), as /metrics says."""
+        found = {name: int(float(value)) for name, value in _GAUGE.findall(self._page().text)}
         return found["running"], found["waiting"]
+
+    def signals(self):
+        """What the gateway reads out of /metrics, by signal."""
+        return read_signals(VLLM, self._page().content).values
+
+    def answered(self, path, status):
+        """How many requests the server has answered on a route with a status like ``5xx``, by its own count."""
+        found = {(handler, kind): int(float(count)) for handler, kind, count in _ANSWERED.findall(self._page().text)}
+        return found.get((path, status), 0)
+
+    def received(self):
+        """The ids of the inferences that were asked of it, in their order."""
+        raise NotImplementedError
+
+    @property
+    def healthy(self):
+        """Whether /health says 200."""
+        return answers(f"{self.url}/health")
 
     @property
     def port(self):
@@ -52,10 +83,14 @@ class Simulated(Target):
         self._site = site
         self._engine = site.engine(
             model=SERVED, max_model_len=2048, max_num_seqs=4, kv_blocks=64, block_size=128, step_time=0.004,
-            drain_linger=0.1,
+            drain_linger=0.1, max_num_batched_tokens=128, prefill_tokens_per_second=4000, quiet_prefill=True,
         )  # fmt: skip
         self._ending = None
         self.url = self._engine.url
+
+    def received(self):
+        asked = [each for each in list(self._engine.requests) if each.method == "POST"]
+        return [(each.header(b"x-request-id") or b"").decode() for each in asked]
 
     async def _stall(self, on):
         (self._engine.faults.set if on else self._engine.faults.clear)("health_ok_generation_hangs")
@@ -77,6 +112,16 @@ class Simulated(Target):
 
         self._site.run(end())
 
+    def kill_all(self):
+        self._site.run(self._engine.close())
+
+    def revive(self):
+        self._engine = SimulatedEngine(self._engine.spec)
+        self._site.run(self._engine.start(port=self.port))
+
+    def close(self):
+        self._site.run(self._engine.close())
+
     def drain(self):
         async def begin():
             self._ending = asyncio.create_task(self._engine.shutdown(20))
@@ -88,8 +133,17 @@ class Real(Target):
     kind = "vllm"
 
     def __init__(self, folder):
-        self.engine = RealEngine.start(default_installation(), folder, *FLAGS, model=SERVED)
+        self._folder = folder
+        self._start(0)
         self.url = self.engine.url
+
+    def _start(self, port):
+        # It has a limit of its own. On a busy host it takes longer than a test that hangs is given.
+        faulthandler.cancel_dump_traceback_later()
+        self.engine = RealEngine.start(default_installation(), self._folder, *FLAGS, model=SERVED, port=port)
+
+    def received(self):
+        return _RECEIVED.findall(self.engine.log.read_text(errors="replace"))
 
     @contextlib.contextmanager
     def slowed(self):
@@ -121,6 +175,15 @@ class Real(Target):
     def kill(self):
         os.kill(self.engine.engine_core_pid, signal.SIGKILL)
 
+    def kill_all(self):
+        with contextlib.suppress(ProcessLookupError):  # a server whose engine is dead ends by itself
+            os.killpg(self.engine.pid, signal.SIGKILL)
+
+    def revive(self):
+        port = self.port
+        self.engine.close()
+        self._start(port)
+
     def drain(self):
         os.kill(self.engine.pid, signal.SIGTERM)
 
@@ -143,6 +206,10 @@ class Garage:
         given = self.shared()
         self._shared = None
         return given
+
+    def take_back(self, real):
+        """One that was given to be ended, and was started again."""
+        self._shared = real
 
     def close(self):
         for real in self._all:
@@ -168,14 +235,29 @@ def target(kind, shared_site, garage):
 
 
 def pytest_collection_modifyitems(items):
-    """Tests that end their engine come last: the first of them then ends the one that all others shared."""
-    items.sort(key=lambda item: "doomed" in item.fixturenames)
+    """Tests that end their engine come last, those that start it again before the others: the first of them then ends
+    the one that all others shared."""
+    items.sort(key=lambda item: ("doomed" in item.fixturenames, "returning" in item.fixturenames))
 
 
 @pytest.fixture
 def doomed(kind, shared_site, garage):
     """An engine that the test ends."""
     return Simulated(shared_site) if kind == "simulated" else garage.to_end()
+
+
+@pytest.fixture
+def returning(kind, shared_site, garage):
+    """An engine that the test ends and starts again."""
+    if kind == "simulated":
+        simulated = Simulated(shared_site)
+        yield simulated
+        simulated.close()
+        return
+    real = garage.to_end()
+    yield real
+    if real.healthy:
+        garage.take_back(real)
 
 
 @pytest.fixture
@@ -215,6 +297,7 @@ class Call:
     def __init__(self, http, tokens, stream):
         self.status = None
         self.request_id = None
+        self.retry_after = None
         self.lines = []
         self._body = {
             "model": ALIAS, "messages": [{"role": "user", "content": "hello world"}], "temperature": 0,
@@ -225,6 +308,7 @@ class Call:
     async def _read(self, http):
         async with http.stream("POST", "/v1/chat/completions", json=self._body) as answer:
             self.status, self.request_id = answer.status_code, answer.headers["x-request-id"]
+            self.retry_after = answer.headers.get("retry-after")
             async for line in answer.aiter_lines():
                 if line:
                     self.lines.append(line)
@@ -254,11 +338,15 @@ class Caller:
 
         await self.until(reached, lambda: f"{(running, waiting)} running and waiting, last {seen[-1]}")
 
-    async def until(self, condition, what):
-        deadline = time.monotonic() + PATIENCE
+    async def at(self, engine, path, body):
+        """Ask an engine, past any gateway."""
+        return await self._http.post(f"{engine}{path}", json=body)
+
+    async def until(self, condition, what, patience=PATIENCE):
+        deadline = time.monotonic() + patience
         while not condition():
             if time.monotonic() > deadline:
-                pytest.fail(f"waited {PATIENCE} s for: {what() if callable(what) else what}")
+                pytest.fail(f"waited {patience} s for: {what() if callable(what) else what}")
             await asyncio.sleep(0.02)
 
 

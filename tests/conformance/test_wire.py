@@ -146,6 +146,12 @@ LATER = {
 
 
 @pytest.fixture
+def same_size(shared_site):
+    """A simulated engine with the real one's context."""
+    return shared_site.engine(model=MODEL, max_model_len=2048, step_time=0.001)
+
+
+@pytest.fixture
 def requests_of():
     """The requests of one row of LATER, whole and streamed."""
 
@@ -167,3 +173,45 @@ def test_simulated_and_real_answer_alike(garage, spare, requests_of, row):
         assert (simulated.status, real.status) == (200, 200)
         assert header_names(simulated.head) == header_names(real.head)
         assert contents(simulated.body) == contents(real.body)
+
+
+IDS = {
+    "one prompt": [300] * 200,
+    "as long as can be": [300] * 2047,
+    "several prompts": [[300, 301], [302], [5]],
+}
+NO_IDS = {
+    "too long": [300] * 2050,
+    "no room for an answer": [300] * 2048,
+    "not in the vocabulary": [10**6],
+    "nothing": [],
+    "an empty prompt": [[]],
+    "a text among them": [1, "a"],
+    "a negative one": [[1], [-1]],
+    "a fraction": [1, 2.5],
+}
+
+
+def of_ids(prompt):
+    asked = {"model": MODEL, "prompt": prompt, "max_tokens": 1, "ignore_eos": True, "cache_salt": "tenant"}
+    return post("/v1/completions", json.dumps(asked).encode())
+
+
+@pytest.mark.parametrize("row", IDS)
+def test_token_ids_are_counted_exactly(target, row):
+    prompts = IDS[row] if isinstance(IDS[row][0], list) else [IDS[row]]
+    answer = json.loads(answer_of(target.port, of_ids(IDS[row])).body)
+    assert answer["usage"]["prompt_tokens"] == sum(map(len, prompts))
+    assert len(answer["choices"]) == answer["usage"]["completion_tokens"] == len(prompts)
+
+
+@pytest.mark.parametrize("row", NO_IDS)
+def test_what_is_no_prompt_of_token_ids_is_refused(target, row):
+    assert answer_of(target.port, of_ids(NO_IDS[row])).status == 400
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("row", NO_IDS)
+def test_simulated_and_real_refuse_token_ids_in_the_same_words(garage, same_size, row):
+    simulated, real = (answer_of(port, of_ids(NO_IDS[row])) for port in (same_size.port, garage.shared().port))
+    assert masked(simulated.head + simulated.body) == masked(real.head + real.body)

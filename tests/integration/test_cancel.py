@@ -178,7 +178,7 @@ def test_leaving_while_the_gateway_connects_leaves_no_connection(site, wait_unti
 
     async def body() -> None:
         # The engine's port is taken over by a socket whose queue is full: connections are neither made nor refused.
-        pool = replica._pool
+        pool = replica.link.requests
         port, pool._port = pool._port, hole.getsockname()[1]
         client = await Client.connect(gateway.address)
         client.send(post(key, chat(stream=True, max_tokens=5)))
@@ -260,7 +260,7 @@ def test_the_engine_is_let_go_also_when_it_says_nothing_at_all(site, wait_until)
     replica = gateway.gateway.core.registry.replicas[0]
 
     async def body() -> None:
-        replica._pool._port = server.port
+        replica.link.requests._port = server.port
         client = await Client.connect(gateway.address)
         client.send(post(key, chat(stream=True, max_tokens=5)))
         await until(lambda: server.asked)
@@ -328,7 +328,7 @@ def test_ten_thousand_cancelled_requests_leave_nothing(site):
         await until(lambda: not gateway.gateway._inference.connections, "no client connection")
         await until(lambda: replica.in_flight == 0, "nothing in flight")
         await until(lambda: not generating(engine), "an idle engine")
-        await until(lambda: replica._pool.open == replica._pool.idle, "no connection in use")
+        await until(lambda: replica.link.requests.open == replica._pool.idle, "no connection in use")
 
     async def body() -> None:
         tasks = len(asyncio.all_tasks())

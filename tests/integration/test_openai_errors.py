@@ -25,7 +25,11 @@ def engine(shared_site):
 
 @pytest.fixture(scope="module")
 def gateway(shared_site, engine):
-    gateway = shared_site.gateway([engine], body_timeout=0.3, timeouts_idle=0.4, timeouts_first_byte=0.4)
+    # A replica that says that it is dead is taken out; the next test wants it back soon.
+    soon = shared_site.routing(
+        warmup={"shapes": [], "slow_start": 0}, breaker={"eject": 0.1, "eject_most": 0.2, "probation": 1}
+    )
+    gateway = shared_site.gateway([engine], body_timeout=0.3, timeouts_idle=0.4, timeouts_first_byte=0.4, policies=soon)
     gateway.wait_ready(SERVED)
     gateway.alias(ALIAS, SERVED)
     gateway.alias(FOREIGN, SERVED)
@@ -54,7 +58,7 @@ def new_client(gateway, key):
 
 
 @pytest.fixture
-def fault(engine, shared_site):
+def fault(engine, gateway, shared_site):
     """Set a fault of the engine for this test."""
 
     async def switch(name, **params):
@@ -62,6 +66,7 @@ def fault(engine, shared_site):
 
     yield lambda name, **params: shared_site.run(switch(name, **params))
     shared_site.run(switch(None))
+    gateway.wait_ready(SERVED)
 
 
 def chat(client, **changed):

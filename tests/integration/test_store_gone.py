@@ -177,7 +177,7 @@ def test_an_instance_that_starts_without_the_store_serves_its_last_known_table(
     assert http.get(f"{second.url}/readyz").status_code == 200
     server.thaw()
     wait_until(lambda: _chat(http, second, key).status_code == 200, "keys to be checked again")
-    assert not second.gateway.core.aliases.degraded
+    wait_until(lambda: not second.gateway.core.aliases.degraded, "the table to be read again")
 
 
 def test_an_instance_that_never_knew_anything_does_not_start_without_the_store(site, server, tmp_path, issuer):

@@ -24,6 +24,7 @@ from gateway.admin.aliasorders import (
     RollbackOrder,
 )
 from gateway.admin.build import build_admin
+from gateway.admin.fleetviews import AddOrder, DrainOrder, RemoveOrder, UndrainOrder, WarmOrder
 from gateway.admin.operations import Mint, issue_key
 from gateway.admin.rules import PolicyView
 from gateway.admin.schemas import KeyOrder, LimitsView, NewKeyView, RevokeOrder, RotateOrder
@@ -52,7 +53,7 @@ default_roles: [user]
 """,
     "access.yaml",
 )
-SAMPLES = {"key_id": "app1", "name:path": "chat"}
+SAMPLES = {"key_id": "app1", "name:path": "chat", "replica_id:path": "127.0.0.1:8001"}
 ORDERS: dict[type[BaseModel], dict[str, Any]] = {
     KeyOrder: {"name": "app2"},
     RotateOrder: {"overlap": 60},
@@ -63,6 +64,11 @@ ORDERS: dict[type[BaseModel], dict[str, Any]] = {
     PromoteOrder: {},
     AbortOrder: {},
     DeleteOrder: {},
+    AddOrder: {"url": "http://127.0.0.1:8001"},
+    RemoveOrder: {},
+    DrainOrder: {},
+    UndrainOrder: {},
+    WarmOrder: {},
 }
 
 

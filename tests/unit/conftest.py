@@ -138,9 +138,12 @@ Turn = Callable[[], Awaitable[Answer]]
 class FakeLane:
     """A replica that plays one turn for each request sent to it; the last turn repeats."""
 
-    def __init__(self, *turns: Turn, index: int = 0) -> None:
-        self.index = index
+    def __init__(self, *turns: Turn, name: str = "127.0.0.1:8001", busy: bool = False) -> None:
+        self.id = name
+        self.busy = busy
+        self.room, self.share = 1 << 30, 1.0
         self.in_flight = 0
+        self.successes = 0
         self.most_in_flight = 0
         self.sent: list[tuple[str, bytes, bytes, str]] = []
         self.totals: list[float | None] = []
@@ -162,6 +165,9 @@ class FakeLane:
         self.totals.append(total)
         turn = self._turns.pop(0) if len(self._turns) > 1 else self._turns[0]
         return await turn()
+
+    def note_success(self) -> None:
+        self.successes += 1
 
     def note_failure(self, error: EngineFailure) -> None:
         self.failures.append(error)

@@ -13,6 +13,7 @@ from collections import Counter
 import pytest
 import uvloop
 
+from gateway.admin import build
 from gateway.admin.presence import running_gateway
 from gateway.app import Gateway
 from gateway.identity.secrets import SecretFault
@@ -141,6 +142,57 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path):
     _run(body)
 
 
+async def _status(url: str) -> bytes:
+    """What a listener answers to a request without a key."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+    status = (await reader.read()).split(b" ", 2)[1]
+    writer.close()
+    await writer.wait_closed()
+    return status
+
+
+def test_applications_are_answered_while_the_admin_plane_is_made(tmp_path, monkeypatch):
+    made = threading.Event()
+    build_admin = build.build_admin
+
+    def slowly(state):
+        assert made.wait(10)
+        return build_admin(state)
+
+    monkeypatch.setattr(build, "build_admin", slowly)
+
+    async def body():
+        gateway = _gateway(_settings(tmp_path))
+        starting = asyncio.create_task(gateway.start())
+        async with asyncio.timeout(10):
+            while not gateway.url:
+                await asyncio.sleep(0)
+            while True:
+                with contextlib.suppress(OSError):
+                    assert await _status(gateway.url) == b"401"
+                    break
+        assert not starting.done()
+        with pytest.raises(OSError, match=r"refused|failed"):
+            await _status(gateway.admin_url)
+        assert running_gateway(tmp_path / "state") is None
+        made.set()
+        await starting
+        assert await _status(gateway.admin_url) == b"401"
+        assert running_gateway(tmp_path / "state") == gateway.admin_url
+        await gateway.close()
+
+    _run(body)
+
+
+def test_an_admin_plane_that_cannot_be_made_fails_the_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "_ROUTES", build._ROUTES[:-1])
+    error = _run(lambda: _fails(_settings(tmp_path), ValueError))
+    assert "has a verb and no route" in str(error)
+    assert running_gateway(tmp_path / "state") is None
+
+
 def test_what_a_start_opens_a_close_closes_and_it_may_come_twice(tmp_path):
     async def body():
         files, threads = _open_files(), _threads()
@@ -195,9 +247,10 @@ def test_the_secrets_are_the_owners_alone_and_stay_the_same(tmp_path):
 
 def test_automatic_aliases_are_made_on_the_first_start_only(tmp_path, site):
     first, second = site.engine(model="first-model"), site.engine(model="second-model")
+    cold = str(site.routing(warmup={"shapes": []}))
 
     async def names(engine):
-        gateway = _gateway(_settings(tmp_path, engines=[engine.url]))
+        gateway = _gateway(_settings(tmp_path, engines=[engine.url], policies=cold))
         await gateway.start()
         try:
             assert gateway.core.registry.served_models() == [engine.spec.model]
@@ -213,7 +266,8 @@ def test_engines_that_are_there_are_ready_when_the_start_returns(tmp_path, site)
     engine, said = site.engine(), []
 
     async def body():
-        gateway = _gateway(_settings(tmp_path, engines=[engine.url, "http://127.0.0.1:9"]), said)
+        cold = str(site.routing(warmup={"shapes": []}))
+        gateway = _gateway(_settings(tmp_path, engines=[engine.url, "http://127.0.0.1:9"], policies=cold), said)
         await gateway.start()
         try:
             assert len(gateway.core.registry.ready("sim-model")) == 1
@@ -221,5 +275,5 @@ def test_engines_that_are_there_are_ready_when_the_start_returns(tmp_path, site)
             await gateway.close()
 
     _run(body)
-    assert any("replica 0" in line and "ready" in line for line in said)
-    assert any("replica 1" in line and "found" in line for line in said)
+    assert any(line.startswith(f"replica {engine.url[7:]}: warming -> ready") for line in said)
+    assert not any("127.0.0.1:9:" in line for line in said)

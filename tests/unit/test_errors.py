@@ -65,7 +65,8 @@ def _own_subclasses(parent: type) -> set[type]:
 
 
 def _all_failures() -> set[type[EngineFailure]]:
-    return _own_subclasses(EngineFailure)
+    direct = _own_subclasses(EngineFailure)
+    return direct.union(*(_own_subclasses(kind) for kind in direct))
 
 
 def _tree_told() -> dict[str, str]:
@@ -137,7 +138,10 @@ def test_whether_another_replica_may_do_better_is_said_by_kind():
         "EngineReset": True,
         "EngineProtocolError": False,
         "EngineTimeout": False,
+        "EngineHung": True,
         "EngineRefused": False,
+        "EngineClosing": True,
+        "EngineDead": False,
     }
 
 

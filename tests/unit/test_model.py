@@ -14,6 +14,8 @@ from gateway.model import (
     BodyKind,
     Dialect,
     Endpoint,
+    EngineOrder,
+    EngineOrders,
     EngineSpec,
     FormPart,
     InferenceRequest,
@@ -31,7 +33,7 @@ TRIAL = Revision("internal-general", 4, (Target("m", 95), Target("n", 5)), "ops"
 INSTANCE = Instance("i1", "gw-1", "1.2", "http://127.0.0.1:9090", 1.0, 2.0, 7)
 VALUES = [
     *(ROUTE, REVISION, INSTANCE, Target("m"), Principal("k", "t"), AliasTable()),
-    *(EngineSpec("http://x"), FormPart("a", b"")),
+    *(EngineSpec("http://x"), EngineOrder("http://x"), EngineOrders(), FormPart("a", b"")),
 ]
 
 
@@ -55,6 +57,15 @@ def test_defaults_that_hold_something_cannot_be_changed_for_all():
         AliasTable().current["a"] = REVISION  # type: ignore[index]
     with pytest.raises(TypeError):
         EngineSpec("http://x").labels["gpu"] = "a100"  # type: ignore[index]
+    with pytest.raises(TypeError):
+        EngineOrder("http://x").labels["gpu"] = "a100"  # type: ignore[index]
+    with pytest.raises(TypeError):
+        EngineOrders().engines["http://x"] = EngineOrder("http://x")  # type: ignore[index]
+
+
+def test_an_order_orders_nothing_unless_it_says_so():
+    assert EngineOrder("http://x") == EngineOrder("http://x", False, False, {}, "", 0.0, "")
+    assert EngineOrders() == EngineOrders(0, {})
 
 
 def test_the_endpoints_are_closed():

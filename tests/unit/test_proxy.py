@@ -22,6 +22,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.errors import (
     CODES,
     EngineBusy,
+    EngineClosing,
+    EngineDead,
+    EngineHung,
     EngineProtocolError,
     EngineRefused,
     EngineReset,
@@ -88,6 +91,9 @@ class Fleet:
 
     def any_ready(self):
         return bool(self.lanes)
+
+    def back_in(self, model):
+        return 17
 
 
 class Plane:
@@ -191,15 +197,15 @@ def _error(exchange):
 
 
 def test_a_chat_is_answered_and_recorded(fakes):
-    lane = fakes.Lane(fakes.says(WHOLE), index=4)
+    lane = fakes.Lane(fakes.says(WHOLE), name="127.0.0.1:8004")
     plane = Plane(fakes, lane)
     exchange = plane.chat()
     record = plane.serve(exchange)
     assert orjson.loads(exchange.sent)["model"] == "general"
     wanted = {
         "endpoint": "chat", "tenant": "acme", "key_id": "key-1", "alias": "general", "revision": 1, "track": "stable",
-        "model": MODEL, "replica": 4, "attempts": 1, "stream": False, "status": 200, "error": None, "reason": None,
-        "finish": "stop", "prompt_tokens": 3, "completion_tokens": 2, "time": 5.0, "request_id": "req_1",
+        "model": MODEL, "replica": "127.0.0.1:8004", "attempts": 1, "stream": False, "status": 200, "error": None,
+        "reason": None, "finish": "stop", "prompt_tokens": 3, "completion_tokens": 2, "time": 5.0, "request_id": "req_1",
     }  # fmt: skip
     assert {name: record[name] for name in wanted} == wanted
     assert record["request_bytes"] == len(asyncio.run(exchange.body(1 << 20)))
@@ -475,14 +481,22 @@ def test_no_name_of_a_request_gets_into_a_metric_or_a_record(fakes):
 
 # --- retries
 
-ELSEWHERE = (EngineUnreachable(), EngineBusy(), EngineReset(), EngineRefused(elsewhere=True))
-NOWHERE = (EngineTimeout(), EngineProtocolError(), EngineRefused("invalid_request"))
+ELSEWHERE = (
+    EngineUnreachable(),
+    EngineBusy(),
+    EngineReset(),
+    EngineRefused(elsewhere=True),
+    EngineTimeout(),
+    EngineHung(),
+    EngineClosing(),
+)
+NOWHERE = (EngineProtocolError(), EngineRefused("invalid_request"), EngineDead())
 
 
 @pytest.mark.parametrize("error", ELSEWHERE, ids=lambda error: error.reason)
 def test_a_failure_that_another_replica_may_mend_is_tried_there(fakes, error):
     shared = _first_fails(fakes, error)
-    lanes = [fakes.Lane(shared, index=n) for n in range(2)]
+    lanes = [fakes.Lane(shared, name=f"127.0.0.1:{n}") for n in range(2)]
     plane = Plane(fakes, *lanes)
     exchange = plane.chat()
     record = plane.serve(exchange)
@@ -508,7 +522,7 @@ def _first_fails(fakes, error):
 
 @pytest.mark.parametrize("error", NOWHERE, ids=lambda error: error.reason)
 def test_a_failure_that_would_be_the_same_elsewhere_is_told_at_once(fakes, error):
-    lanes = [fakes.Lane(fakes.fails(error), index=n) for n in range(3)]
+    lanes = [fakes.Lane(fakes.fails(error), name=f"127.0.0.1:{n}") for n in range(3)]
     plane = Plane(fakes, *lanes)
     exchange = plane.chat()
     record = plane.serve(exchange)
@@ -519,7 +533,7 @@ def test_a_failure_that_would_be_the_same_elsewhere_is_told_at_once(fakes, error
 
 @pytest.mark.parametrize("attempts", [1, 2, 3])
 def test_one_request_touches_no_more_replicas_than_it_may_and_none_twice(fakes, attempts):
-    lanes = [fakes.Lane(fakes.fails(EngineReset()), index=n) for n in range(5)]
+    lanes = [fakes.Lane(fakes.fails(EngineReset()), name=f"127.0.0.1:{n}") for n in range(5)]
     plane = Plane(fakes, *lanes, attempts=attempts)
     record = plane.serve(plane.chat())
     assert sorted(len(lane.sent) for lane in lanes) == [0] * (5 - attempts) + [1] * attempts
@@ -529,7 +543,7 @@ def test_one_request_touches_no_more_replicas_than_it_may_and_none_twice(fakes, 
 @pytest.mark.parametrize(("count", "attempts", "retries"), [(1, 2, 0), (2, 2, 1), (3, 2, 1), (3, 1, 0), (2, 5, 1)])
 def test_only_what_was_sent_again_counts_as_a_retry(fakes, count, attempts, retries):
     """``gateway_retries`` says "sent to another replica": a last failure that nobody was left to mend is none."""
-    lanes = [fakes.Lane(fakes.fails(EngineReset()), index=n) for n in range(count)]
+    lanes = [fakes.Lane(fakes.fails(EngineReset()), name=f"127.0.0.1:{n}") for n in range(count)]
     plane = Plane(fakes, *lanes, attempts=attempts)
     plane.serve(plane.chat())
     assert sum(plane.counted("gateway_retries_total").values()) == retries
@@ -540,7 +554,58 @@ def test_with_no_replica_it_is_503_and_says_when_to_come_back(fakes):
     exchange = plane.chat()
     record = plane.serve(exchange)
     assert (exchange.status, record["error"], record["attempts"]) == (503, "no_ready_replica", 0)
-    assert int(exchange.sent_headers[b"retry-after"]) >= 1
+    assert exchange.sent_headers[b"retry-after"] == b"17"
+
+
+def test_a_long_prompt_is_not_paid_for_twice_after_a_deadline(fakes):
+    lanes = [fakes.Lane(fakes.fails(EngineTimeout()), name=f"127.0.0.1:{n}") for n in range(2)]
+    plane = Plane(fakes, *lanes)
+    record = plane.serve(plane.chat(messages=[{"role": "user", "content": "x" * 20_000}]))
+    assert (record["attempts"], record["status"], record["error"]) == (1, 504, "engine_timeout")
+
+
+def test_a_full_queue_is_not_tried_elsewhere_when_all_others_are_full(fakes):
+    lanes = [fakes.Lane(fakes.fails(EngineBusy()), name=f"127.0.0.1:{n}", busy=True) for n in range(3)]
+    plane = Plane(fakes, *lanes)
+    record = plane.serve(plane.chat())
+    assert (record["attempts"], record["status"], record["error"]) == (1, 429, "queue_full")
+
+
+@pytest.mark.parametrize(
+    ("error", "second"),
+    [(EngineReset(), 20), (EngineUnreachable(), 20), (EngineHung(), 20), (EngineRefused(elsewhere=True), 4)],
+    ids=lambda value: getattr(value, "reason", ""),
+)
+def test_the_budget_bounds_what_engines_may_still_be_at_work_on(fakes, error, second):
+    """Of twenty requests that fail at once, a fifth goes elsewhere; all of them, if the engine has let go of them."""
+    arrived: list[int] = []
+
+    async def first():
+        arrived.append(1)
+        while len(arrived) < 20:
+            await asyncio.sleep(0)
+        raise error
+
+    async def never():
+        for _ in range(100):
+            await asyncio.sleep(0)
+        raise EngineProtocolError
+
+    lane, other = fakes.Lane(first, name="127.0.0.1:1"), fakes.Lane(never, name="127.0.0.1:2")
+    plane = Plane(fakes, lane, other)
+    plane.fleet.lanes = _First(lane, other)
+    asyncio.run(plane.handle(*(plane.chat() for _ in range(20))))
+    assert (len(lane.sent), len(other.sent)) == (20, second)
+    assert (plane.proxy.budget.active, plane.proxy.budget.retrying) == (0, 0)
+    assert (lane.in_flight, other.in_flight) == (0, 0)
+
+
+class _First(tuple):
+    """Two candidates of which the first is always picked, until it was tried."""
+
+    def __new__(cls, one, other):
+        one.share, other.share = 1.0, 1e-9
+        return super().__new__(cls, (one, other))
 
 
 def test_a_stream_that_has_begun_is_never_tried_elsewhere_and_ends_with_an_error_event(fakes):
@@ -549,7 +614,7 @@ def test_a_stream_that_has_begun_is_never_tried_elsewhere_and_ends_with_an_error
         answer.fail(EngineReset())
         return answer
 
-    lanes = [fakes.Lane(dies, index=n) for n in range(2)]
+    lanes = [fakes.Lane(dies, name=f"127.0.0.1:{n}") for n in range(2)]
     plane = Plane(fakes, *lanes)
     exchange = plane.chat(stream=True)
     record = plane.serve(exchange)
@@ -684,7 +749,7 @@ def test_a_first_attempt_that_failed_is_not_the_gateways_time(fakes):
             raise EngineReset
         return fakes.answer(WHOLE)[0]
 
-    plane = Plane(fakes, *(fakes.Lane(slow, index=n) for n in range(2)))
+    plane = Plane(fakes, *(fakes.Lane(slow, name=f"127.0.0.1:{n}") for n in range(2)))
     record = plane.serve(plane.chat())
     assert (record["attempts"], record["status"]) == (2, 200)
     assert record["overhead_ms"] == pytest.approx(0.0, abs=1.0)

@@ -8,10 +8,20 @@ from typing import Any
 
 import pytest
 
-from gateway.configvalues import Address
+import gateway.settings as settings_module
+from gateway.configvalues import Address, Pods
 from gateway.model import EngineSpec
 from gateway.secret import Secret
-from gateway.settings import Settings, SettingsFault, Timeouts, load_settings, state_folder_of, variable
+from gateway.settings import (
+    DiscoverySettings,
+    Settings,
+    SettingsFault,
+    Timeouts,
+    load_settings,
+    state_folder_of,
+    variable,
+)
+from tests.authority import Authority
 
 ENV = {"HOME": "/home/ops"}
 
@@ -260,12 +270,191 @@ def test_loopback_is_allowed(host: str) -> None:
     assert load(engines=[f"http://{host}:8000"]).engines == (EngineSpec(f"http://{host}:8000"),)
 
 
-def test_an_https_engine_is_refused_in_clear_words(tmp_path: Path) -> None:
+def test_an_https_engine_elsewhere_has_to_be_listed(tmp_path: Path) -> None:
     (fault,) = faults(engines=["https://gpu7.example:8443"])
-    assert "listed in remote_engines" in fault
-    text = "remote_engines: [gpu7.example]\n"
-    (fault,) = faults(text, tmp_path, engines=["https://gpu7.example:8443"])
-    assert "does not support https engines yet" in fault
+    assert fault == "--engine: engines: expected the host of an https engine to be listed in remote_engines"
+    for listed in ("gpu7.example", "GPU7.example.", ".sites.test, gpu7.example"):
+        settings = load(f"remote_engines: [{listed}]\n", tmp_path, engines=["https://GPU7.example"])
+        assert settings.engines == (EngineSpec("https://gpu7.example:443"),)
+    assert len(faults(engines=["https://localhost:8443"])) == 1  # whoever asks for TLS says whom to trust
+
+
+@pytest.mark.parametrize(
+    ("listed", "host", "allowed"),
+    [
+        (".serving.svc", "a.serving.svc", True),
+        (".serving.svc", "b.a.serving.svc", True),
+        (".serving.svc", "serving.svc", False),
+        (".serving.svc", "xserving.svc", False),
+        (".serving.svc", "a.serving.svc.attacker.test", False),
+        ("serving.svc", "a.serving.svc", False),
+        ("10.0.0.7", "10.0.0.7", True),
+        ("[2001:DB8::7]", "[2001:db8::7]", True),
+        ("10.0.0.7", "10.0.0.8", False),
+    ],
+)
+def test_remote_hosts_are_listed_by_name_or_by_suffix(listed: str, host: str, allowed: bool) -> None:
+    env = {"GATEWAY_REMOTE_ENGINES": listed, "GATEWAY_ENGINES": f"https://{host}:8443"}
+    if allowed:
+        assert load(env=env).engines == (EngineSpec(f"https://{host}:8443"),)
+    else:
+        assert len(faults(env=env)) == 1
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        ".svc",
+        ".",
+        "..svc.a",
+        "*.serving.svc",
+        "gpu7.example:8443",
+        "10.0",
+        ".0.0.7",
+        "https://h.example",
+        "7",
+        "x" * 64,
+    ],
+)
+def test_what_is_no_remote_host_is_a_fault(listed: str) -> None:
+    (fault,) = faults(env={"GATEWAY_REMOTE_ENGINES": listed})
+    assert fault.startswith("GATEWAY_REMOTE_ENGINES: remote_engines: expected a host name or address without port")
+
+
+def test_engines_may_be_vouched_for_by_authorities_of_ones_own(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    assert load(f"engine_ca: {authority.ca.name}\n", tmp_path).engine_ca == authority.ca
+    assert load(env={"GATEWAY_ENGINE_CA": str(authority.ca)}).engine_ca == authority.ca
+    assert load().engine_ca is None
+    (tmp_path / "empty.pem").write_text("")
+    for path in ("missing.pem", "empty.pem", "gateway.yaml", ".", '""', "7", "[a]"):
+        (fault,) = faults(f"engine_ca: {path}\n", tmp_path)
+        assert ":1: engine_ca: expected" in fault
+
+
+def test_the_key_of_engines_comes_by_a_variable_or_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("from-the-file\n")
+    path.chmod(0o600)
+    assert load().engine_key is None
+    assert load(env={"GATEWAY_ENGINE_KEY": "plain"}).engine_key == Secret("plain")
+    settings = load(env={"GATEWAY_ENGINE_KEY_FILE": str(path)})
+    assert settings.engine_key == Secret("from-the-file")
+    assert "from-the-file" not in repr(settings)
+    (fault,) = faults(env={"GATEWAY_ENGINE_KEY_FILE": str(path), "GATEWAY_ENGINE_KEY": "plain"})
+    assert fault == "GATEWAY_ENGINE_KEY and GATEWAY_ENGINE_KEY_FILE are both set. Keep one of them."
+    path.chmod(0o604)
+    (fault,) = faults(env={"GATEWAY_ENGINE_KEY_FILE": str(path)})
+    assert fault == "GATEWAY_ENGINE_KEY_FILE: expected a key in a file that others cannot use (chmod 600)"
+
+
+@pytest.mark.parametrize("key", ["s3cret key", "s3cret\r\nx-injected: 1", "s3cr\u00e9t", "s3cret\x7f"])
+def test_a_key_that_does_not_fit_into_a_header_is_a_fault(key: str) -> None:
+    (fault,) = faults(env={"GATEWAY_ENGINE_KEY": key})
+    assert fault == "GATEWAY_ENGINE_KEY: expected a key of printable ASCII characters without spaces"
+
+
+DISCOVERY = """
+remote_engines: [vllm-nodes.serving.svc, .pods.test]
+discovery:
+  file: engines.yaml
+  dns: ["VLLM-nodes.serving.svc:8443", localhost:8001, a.b.pods.test.:1]
+  srv: _https._tcp.nodes.pods.test
+  kubernetes: serving/vllm-nodes:https
+  interval: 2.5
+"""
+
+
+def test_where_engines_are_found(tmp_path: Path) -> None:
+    assert load().discovery == DiscoverySettings(None, (), (), None, 5.0)
+    assert load(DISCOVERY, tmp_path).discovery == DiscoverySettings(
+        file=tmp_path / "engines.yaml",
+        dns=(Address("vllm-nodes.serving.svc", 8443), Address("localhost", 8001), Address("a.b.pods.test.", 1)),
+        srv=("_https._tcp.nodes.pods.test",),
+        kubernetes=Pods("serving", "vllm-nodes", "https"),
+        interval=2.5,
+    )
+
+
+def test_where_engines_are_found_by_variables(tmp_path: Path) -> None:
+    env = {
+        "GATEWAY_REMOTE_ENGINES": "a.test,b.serving.svc",
+        "GATEWAY_DISCOVERY_FILE": "/etc/engines.yaml",
+        "GATEWAY_DISCOVERY_DNS": "a.test:1, localhost:2",
+        "GATEWAY_DISCOVERY_SRV": "a.test,b.test",
+        "GATEWAY_DISCOVERY_KUBERNETES": "serving/b:8443",
+        "GATEWAY_DISCOVERY_INTERVAL": "1",
+    }
+    assert load(env=env).discovery == DiscoverySettings(
+        Path("/etc/engines.yaml"),
+        (Address("a.test", 1), Address("localhost", 2)),
+        ("a.test", "b.test"),
+        Pods("serving", "b", 8443),
+        1.0,
+    )
+    overridden = load("discovery: {dns: localhost:9, interval: 3}\n", tmp_path, {"GATEWAY_DISCOVERY_INTERVAL": "1"})
+    assert overridden.discovery == DiscoverySettings(dns=(Address("localhost", 9),), interval=1.0)
+
+
+def test_every_name_that_leads_elsewhere_has_to_be_listed(tmp_path: Path) -> None:
+    text = DISCOVERY.replace("[vllm-nodes.serving.svc, .pods.test]", "[]")
+    file = tmp_path / "gateway.yaml"
+    assert set(faults(text, tmp_path)) == {
+        f"{file}:5: discovery.dns: expected the host to be listed in remote_engines, or localhost",
+        f"{file}:6: discovery.srv: expected remote_engines to list the hosts that its targets may have",
+        f"{file}:7: discovery.kubernetes: expected SERVICE.NAMESPACE.svc to be listed in remote_engines",
+    }
+    assert len(faults(text, tmp_path)) == 4  # both remote names of discovery.dns
+
+
+def test_srv_records_need_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings_module, "find_spec", lambda name: None)
+    env = {"GATEWAY_REMOTE_ENGINES": "a.test", "GATEWAY_DISCOVERY_SRV": "a.test"}
+    (fault,) = faults(env=env)
+    assert fault == "GATEWAY_DISCOVERY_SRV: discovery.srv: expected the package dnspython: pip install 'gateway[dns]'"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("dns", "10.0.0.1:8443", "NAME:PORT, such as"),
+        ("dns", "[::1]:8443", "NAME:PORT"),
+        ("dns", "127.1:8443", "NAME:PORT"),
+        ("dns", "localhost", "NAME:PORT"),
+        ("dns", "localhost:0", "NAME:PORT"),
+        ("dns", "localhost:65536", "NAME:PORT"),
+        ("dns", "http://localhost:1", "NAME:PORT"),
+        ("dns", "_https._tcp.a.test:1", "NAME:PORT"),
+        ("dns", "hunter2@localhost:1", "NAME:PORT"),
+        ("dns", ",".join(f"localhost:{port}" for port in range(1, 18)), "at most 16 names"),
+        ("srv", "10.0.0.1", "a name that has SRV records"),
+        ("srv", "_a._b._c.test", "a name that has SRV records"),
+        ("srv", "hunter2:1", "a name that has SRV records"),
+        ("kubernetes", "nodes:8443", "NAMESPACE/SERVICE:PORT"),
+        ("kubernetes", "serving/nodes", "NAMESPACE/SERVICE:PORT"),
+        ("kubernetes", "serving/nodes:0", "NAMESPACE/SERVICE:PORT"),
+        ("kubernetes", "serving/nodes:70000", "NAMESPACE/SERVICE:PORT"),
+        ("kubernetes", "../nodes:1", "NAMESPACE/SERVICE:PORT"),
+        ("kubernetes", "a/b/c:1", "NAMESPACE/SERVICE:PORT"),
+        ("kubernetes", "Serving/nodes:1", "NAMESPACE/SERVICE:PORT"),
+        ("interval", "0", "seconds"),
+        ("file", "a\0b", "the path of a file"),
+    ],
+)
+def test_a_malformed_place_to_find_engines_is_refused_unquoted(name: str, value: str, expected: str) -> None:
+    variable = f"GATEWAY_DISCOVERY_{name.upper()}"
+    (fault,) = faults(env={variable: value})
+    assert fault.startswith(f"{variable}: discovery.{name}: expected {expected}")
+    assert "hunter2" not in fault
+
+
+def test_discovery_is_a_group_of_settings(tmp_path: Path) -> None:
+    (fault,) = faults("discovery: localhost:8001\n", tmp_path)
+    assert fault.endswith(":1: discovery: expected settings, such as {dns: vllm-nodes.serving.svc:8443}")
+    (fault,) = faults("discovery: {dsn: localhost:8001}\n", tmp_path)
+    assert fault.endswith("unknown setting 'discovery.dsn'; did you mean discovery.dns?")
+    (fault,) = faults("discovery: {kubernetes: [a/b:1]}\n", tmp_path)
+    assert "NAMESPACE/SERVICE:PORT" in fault
 
 
 def test_an_engine_given_twice_is_a_fault() -> None:

@@ -14,8 +14,9 @@ import httpx
 import pytest
 
 from gateway.admin.build import build_admin
+from gateway.admin.news import PolicyNews
 from gateway.admin.operations import Mint, issue_key
-from gateway.admin.rules import PolicyNews
+from gateway.admin.rules import policy_view
 from gateway.admin.schemas import KeyOrder
 from gateway.admin.state import AdminState
 from gateway.admin.writes import WriteLimit
@@ -121,7 +122,7 @@ class Harness:
             callers=ring,
             failures=self.seen["failures"],
             access=lambda: access,
-            policy=lambda: news.view(self.seen["policies"]),
+            policy=lambda: policy_view(news, self.seen["policies"]),
             compare=lambda name: self.seen["tracks"].get(name, {}),
             writes=WriteLimit(monotonic=lambda: self.seen["tick"]),
             clock=lambda: self.seen["now"],

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.admin.rules import PolicyNews, explanation, unknown_roles
+from gateway.admin.news import PolicyNews
+from gateway.admin.rules import explanation, policy_view, unknown_roles
 from gateway.model import Limits
 from gateway.policy.access import parse_access
 from gateway.stores.interfaces import KeyRecord
@@ -80,17 +81,17 @@ def test_the_news_are_of_the_files_refused_and_of_the_policy_in_force():
     now = [1_000.0]
     policies = SimpleNamespace(valid=True, epoch=0)
     news = PolicyNews(lambda: now[0])
-    assert news.view(policies).model_dump() == {"valid": True, "epoch": 0, "loaded_at": 1_000.0, "faults": []}
+    assert policy_view(news, policies).model_dump() == {"valid": True, "epoch": 0, "loaded_at": 1_000.0, "faults": []}
     now[0], policies.valid = 2_000.0, False
     news.refused("access.yaml:3: roles: expected a mapping\nguards.yaml:1: file: expected YAML")
-    view = news.view(policies)
+    view = policy_view(news, policies)
     assert (view.valid, view.loaded_at, len(view.faults)) == (False, 1_000.0, 2)
     policies.valid, policies.epoch = True, 1
     news.replaced(object())
-    assert news.view(policies).model_dump() == {"valid": True, "epoch": 1, "loaded_at": 2_000.0, "faults": []}
+    assert policy_view(news, policies).model_dump() == {"valid": True, "epoch": 1, "loaded_at": 2_000.0, "faults": []}
 
 
 def test_what_the_news_keep_is_bounded():
     news = PolicyNews(lambda: 0.0)
     news.refused("x\n" * 10_000)
-    assert len(news.view(SimpleNamespace(valid=False, epoch=0)).faults) == 100
+    assert len(policy_view(news, SimpleNamespace(valid=False, epoch=0)).faults) == 100

@@ -1,193 +1,282 @@
-"""Who can serve what: a snapshot that follows each replica's life, and one replica's accounting."""
+"""Who can serve what: a snapshot that follows each replica's life, and who may be spared."""
 
 from __future__ import annotations
 
-import asyncio
-from types import MappingProxyType
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.errors import EngineReset, EngineUnreachable
+from gateway.fleet.life import ROUTABLE, Sign, State
+from gateway.fleet.look import Seen
 from gateway.fleet.registry import Registry
-from gateway.fleet.replica import Observation, State
+from gateway.fleet.replica import Replica, Transition
 from gateway.model import EngineSpec
-from gateway.policy.engines import Floor
-from gateway.wire.answer import UpstreamLimits
-from gateway.wire.deadline import Sweeper
+from gateway.policy.fleet import Breaker, FleetPolicy
 
-GONE = Observation(healthy=False)
-
-
-def with_registry(body, *, urls=("http://127.0.0.1:1", "http://127.0.0.1:2"), changes=None, floors=None):
-    async def main():
-        loop = asyncio.get_running_loop()
-        sweeper = Sweeper(loop)
-        told = changes.append if changes is not None else lambda _: None
-        specs = [EngineSpec(url) for url in urls]
-        registry = Registry(loop, sweeper, specs, UpstreamLimits(connect=0.2), lambda: told(None), floors=floors or {})
-        try:
-            await body(registry)
-        finally:
-            registry.close()
-            registry.close()
-            sweeper.close()
-
-    asyncio.run(main())
+WARM = (Sign.HEALTHY, Sign.WARM)
+PATHS: dict[State, tuple[Sign, ...]] = {
+    State.FOUND: (),
+    State.STARTING: (Sign.LISTENS,),
+    State.WARMING: (Sign.HEALTHY,),
+    State.READY: WARM,
+    State.EJECTED: (*WARM, Sign.HUNG),
+    State.PROBATION: (*WARM, Sign.HUNG, Sign.RESTED),
+    State.DRAINING: (*WARM, Sign.DRAIN),
+    State.GONE: (*WARM, Sign.DRAIN, Sign.EMPTY),
+}
 
 
-def serving(*models):
-    return Observation(True, models, 4096)
+class Site:
+    """A registry whose replicas have links that only count their ends."""
+
+    def __init__(self, count: int = 3, *models: str, share: float = 0.5) -> None:
+        self.now = 100.0
+        self.policy = FleetPolicy(breaker=Breaker(share=share, eject=10.0, eject_most=600.0, probation=1))
+        self.closed: list[str] = []
+        self.registry = Registry(self._make, lambda: self.policy, now=lambda: self.now)
+        self.replicas = [
+            self.registry.add(EngineSpec(f"http://127.0.0.1:{port}"), "file") for port in range(8001, 8001 + count)
+        ]
+        for each in self.replicas:
+            each.seen = Seen(models)
+
+    def _make(self, spec: EngineSpec, origin: str, told: Any, spare: Any) -> Replica:
+        link: Any = SimpleNamespace(close=lambda: self.closed.append(spec.id), give_up=lambda _: None)
+        return Replica(
+            spec,
+            lambda _: link,
+            lambda: self.policy,
+            told,
+            spare,
+            origin=origin,
+            now=lambda: self.now,
+            random=lambda: 0.5,
+        )
+
+    def bring(self, replica: Replica, state: State) -> None:
+        for sign in PATHS[state]:
+            replica.take(sign)
+        assert replica.life.state is state
 
 
-def test_only_ready_replicas_are_offered_and_only_for_what_they_serve():
-    async def body(registry):
-        one, two = registry.replicas
-        assert (registry.any_ready(), registry.served_models(), list(registry.ready("a"))) == (False, [], [])
-        one.observe(serving("a", "b"))
-        two.observe(serving("b"))
-        assert list(registry.ready("a")) == [one]
-        assert list(registry.ready("b")) == [one, two]
-        assert list(registry.ready("c")) == []
-        assert registry.served_models() == ["a", "b"]
-        one.observe(GONE)
-        assert list(registry.ready("b")) == [two]
-        assert registry.served_models() == ["b"]
-
-    with_registry(body)
+# --- snapshots
 
 
-def test_the_shortest_context_of_the_ready_replicas_counts():
-    async def body(registry):
-        one, two = registry.replicas
-        assert registry.max_model_len("a") is None
-        one.observe(Observation(True, ("a", "b"), 4096))
-        two.observe(Observation(True, ("a", "c"), 2048))
-        assert [registry.max_model_len(model) for model in "abcd"] == [2048, 4096, 2048, None]
-        two.observe(GONE)
-        assert [registry.max_model_len(model) for model in "abc"] == [4096, 4096, None]
-        one.observe(Observation(True, ("a",)))
-        assert registry.max_model_len("a") is None
-        two.observe(Observation(True, ("a",), 1024))
-        assert registry.max_model_len("a") == 1024
-
-    with_registry(body)
+@pytest.mark.parametrize("state", list(State))
+def test_only_ready_and_probation_are_offered(state):
+    site = Site(1, "m")
+    site.bring(site.replicas[0], state)
+    offered = state in ROUTABLE
+    assert list(site.registry.ready("m")) == (site.replicas if offered else [])
+    assert site.registry.any_ready() is offered
+    assert list(site.registry.served_models()) == (["m"] if offered else [])
+    assert list(site.registry.listed_models()) == ["m"]
 
 
-def test_an_engine_below_the_floor_gets_no_traffic_until_it_is_newer():
-    async def body(registry):
-        one, _ = registry.replicas
-        for version, state in (("0.10.1", State.FOUND), ("0.23.1", State.READY), ("0.9.0", State.EJECTED)):
-            one.observe(Observation(True, ("a",), 4096, version, "vllm"))
-            assert one.life.state is state
-            assert bool(registry.ready("a")) is (state is State.READY)
-            assert ("is older than 0.23.1" in one.life.reason) is (state is not State.READY)
-
-    with_registry(body, floors={"vllm": Floor("0.23.1", refuse=True)})
-
-
-def test_other_floors_hold_from_the_next_look_on():
-    async def body(registry):
-        one, _ = registry.replicas
-        old = Observation(True, ("a",), 4096, "0.10.1", "vllm")
-        one.observe(old)
-        assert one.life.state is State.READY
-        registry.adopt({"vllm": Floor("0.23.1", refuse=True)})
-        assert one.life.state is State.READY
-        one.observe(old)
-        assert one.life.state is State.EJECTED
-        registry.adopt({})
-        one.observe(old)
-        assert (one.life.state, one.life.reason) == (State.READY, "")
-
-    with_registry(body)
+def test_a_model_is_offered_by_those_that_serve_it():
+    site = Site(3)
+    one, two, three = site.replicas
+    one.seen, two.seen, three.seen = Seen(("a", "b")), Seen(("b",)), Seen(("c",))
+    site.bring(one, State.READY)
+    site.bring(two, State.PROBATION)
+    assert (list(site.registry.ready("a")), list(site.registry.ready("b"))) == ([one], [one, two])
+    assert list(site.registry.ready("c")) == []
+    assert (list(site.registry.served_models()), list(site.registry.listed_models())) == (["a", "b"], ["a", "b", "c"])
+    before = site.registry.ready("b")
+    one.take(Sign.LOST)
+    assert list(site.registry.ready("b")) == [two]
+    assert list(before) == [one, two]  # what a request holds does not change
 
 
-def test_a_snapshot_that_was_read_does_not_change():
-    async def body(registry):
-        one, _ = registry.replicas
-        one.observe(serving("a"))
-        before = registry.ready("a")
-        one.observe(GONE)
-        assert list(before) == [one]
-        assert list(registry.ready("a")) == []
-
-    with_registry(body)
+def test_what_an_engine_serves_now_is_offered_once_it_is_published():
+    site = Site(1, "a")
+    site.bring(site.replicas[0], State.READY)
+    snapshot = site.registry.ready("a")
+    assert site.registry.ready("a") is snapshot
+    site.replicas[0].seen = Seen(("b",))
+    site.registry.publish()
+    assert (list(site.registry.ready("a")), list(site.registry.ready("b"))) == ([], site.replicas)
 
 
-def test_only_a_change_is_told():
-    changes = []
-
-    async def body(registry):
-        one, _ = registry.replicas
-        for seen in (GONE, serving("a"), serving("a"), serving("a", "b"), GONE, GONE):
-            one.observe(seen)
-        assert len(changes) == 3
-
-    with_registry(body, changes=changes)
-
-
-def test_a_refused_connection_takes_a_replica_out_at_once_and_nothing_else_does():
-    async def body(registry):
-        one, _ = registry.replicas
-        one.observe(serving("a"))
-        one.note_failure(EngineReset())
-        assert one.life.state is State.READY
-        one.note_failure(EngineUnreachable())
-        assert one.life.state is State.EJECTED
-        one.observe(serving("a"))
-        assert one.life.state is State.READY
-
-    with_registry(body)
+def test_the_shortest_context_of_those_that_are_offered_counts():
+    site = Site(2)
+    one, two = site.replicas
+    one.seen, two.seen = Seen(("a", "b"), 4096), Seen(("a", "c"), 2048)
+    assert site.registry.max_model_len("a") is None
+    site.bring(one, State.READY)
+    assert [site.registry.max_model_len(model) for model in "abcd"] == [4096, 4096, None, None]
+    site.bring(two, State.READY)
+    assert [site.registry.max_model_len(model) for model in "abcd"] == [2048, 4096, 2048, None]
+    two.take(Sign.DRAIN)
+    assert site.registry.max_model_len("a") == 4096
+    one.seen = Seen(("a",))
+    site.registry.publish()
+    assert site.registry.max_model_len("a") is None
 
 
-def test_what_is_in_flight_is_counted():
-    async def body(registry):
-        one, _ = registry.replicas
-        one.enter()
-        one.enter()
-        one.leave()
-        assert one.in_flight == 1
-        assert one.open_connections == 0
-
-    with_registry(body)
+def test_each_transition_is_told_after_the_snapshot_is_made():
+    site = Site(1, "m")
+    told: list[tuple[Transition, int]] = []
+    site.registry.on_transition(lambda step: told.append((step, len(site.registry.ready("m")))))
+    site.bring(site.replicas[0], State.READY)
+    site.replicas[0].take(Sign.WARM)
+    assert [(step.after.state, offered) for step, offered in told] == [(State.WARMING, 0), (State.READY, 1)]
 
 
-def test_an_engine_gets_headers_of_ours_alone():
-    seen = []
-
-    async def answer(reader, writer):
-        seen.append(await reader.readuntil(b"\r\n\r\n") + await reader.readexactly(2))
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
-        await writer.drain()
-        writer.close()
-
-    async def main():
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        loop = asyncio.get_running_loop()
-        sweeper = Sweeper(loop)
-        spec = EngineSpec(f"http://127.0.0.1:{port}", MappingProxyType({}))
-        registry = Registry(loop, sweeper, [spec], UpstreamLimits())
-        reply = await registry.replicas[0].send("/v1/x", b"application/json", b"{}", "req_1-1", total=None)
-        assert await reply.read(10) == b"ok"
-        reply.close()
-        registry.close()
-        sweeper.close()
-        server.close()
-        await server.wait_closed()
-        return port
-
-    port = asyncio.run(main())
-    assert seen == [
-        b"POST /v1/x HTTP/1.1\r\nhost: 127.0.0.1:%d\r\naccept-encoding: identity\r\n"
-        b"content-type: application/json\r\ncontent-length: 2\r\nx-request-id: req_1-1\r\n\r\n{}" % port
-    ]
+def test_members_are_found_by_their_ids_and_dropped_with_their_connections():
+    site = Site(2, "m")
+    one, two = site.replicas
+    site.bring(one, State.READY)
+    assert (one.origin, site.registry.find("127.0.0.1:8002")) == ("file", two)
+    assert site.registry.find("127.0.0.1:9") is None
+    site.registry.drop(one)
+    assert (site.registry.replicas, site.closed) == ((two,), ["127.0.0.1:8001"])
+    assert not site.registry.any_ready()
+    site.registry.close()
+    site.registry.close()
+    assert "127.0.0.1:8002" in site.closed
 
 
-def test_after_close_nothing_is_sent():
-    async def body(registry):
-        registry.close()
-        with pytest.raises(EngineUnreachable):
-            await registry.replicas[0].send("/v1/x", b"application/json", b"{}", "req_1-1", total=None)
+# --- when to come back
 
-    with_registry(body)
+
+@pytest.mark.parametrize(
+    ("state", "seconds"),
+    [
+        (State.FOUND, 30),
+        (State.STARTING, 2),
+        (State.WARMING, 2),
+        (State.READY, 2),
+        (State.PROBATION, 2),
+        (State.EJECTED, 10),
+        (State.DRAINING, 30),
+        (State.GONE, 30),
+    ],
+)
+def test_when_a_request_is_worth_another_try(state, seconds):
+    site = Site(1, "m")
+    site.bring(site.replicas[0], state)
+    assert site.registry.back_in("m") == seconds
+
+
+def test_the_soonest_of_a_pool_counts_and_all_of_it_is_bounded():
+    site = Site(2, "m")
+    assert site.registry.back_in("unknown") == 30
+    one, two = site.replicas
+    site.bring(one, State.EJECTED)
+    one.life = replace(one.life, until=site.now + 500.0)
+    assert site.registry.back_in("m") == 30  # the other one may come at any time
+    two.seen = Seen(("other",))
+    assert site.registry.back_in("m") == 60
+    one.life = replace(one.life, until=site.now + 7.2)
+    assert site.registry.back_in("m") == 8
+    site.now += 500.0
+    assert site.registry.back_in("m") == 2
+
+
+# --- how many may be out for errors
+
+
+def test_half_of_a_pool_may_go_for_errors_and_the_rest_is_kept_with_a_remark():
+    site = Site(4, "m")
+    for each in site.replicas:
+        site.bring(each, State.READY)
+    for each in site.replicas:
+        each.fail("it errs")
+    assert [each.life.state for each in site.replicas] == [State.EJECTED] * 2 + [State.READY] * 2
+    assert [bool(each.remark) for each in site.replicas] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_last_one_is_never_taken_out_for_errors(count, share):
+    site = Site(count, "m", share=share)
+    for each in site.replicas:
+        site.bring(each, State.READY)
+        each.fail("it errs")
+    for each in site.replicas:
+        each.fail("it errs")
+    assert sum(each.life.state is State.READY for each in site.replicas) == (1 if share and count == 2 else count)
+
+
+def test_what_is_out_because_it_hangs_or_was_never_ready_is_no_part_of_the_pool():
+    site = Site(4, "m")
+    one, two, three, four = site.replicas
+    site.bring(one, State.EJECTED)
+    site.bring(two, State.WARMING)
+    site.bring(three, State.READY)
+    site.bring(four, State.DRAINING)
+    three.fail("it errs")
+    assert three.life.state is State.READY
+
+
+@pytest.mark.parametrize("sign", [Sign.FAILING, Sign.HUNG])
+def test_one_on_probation_is_not_yet_somebody_to_be_left(sign):
+    site = Site(2, "m")
+    one, two = site.replicas
+    for each in site.replicas:
+        site.bring(each, State.READY)
+    one.take(sign)
+    one.take(Sign.RESTED)
+    two.fail("it errs")
+    assert two.life.state is State.READY
+    one.take(Sign.PROVEN)
+    two.fail("it errs")
+    assert two.life.state is State.EJECTED
+
+
+def test_a_replica_of_several_models_is_spared_by_each_of_its_pools():
+    site = Site(3)
+    both, other, alone = site.replicas
+    both.seen, other.seen, alone.seen = Seen(("a", "b")), Seen(("a",)), Seen(("b", "c"))
+    for each in site.replicas:
+        site.bring(each, State.READY)
+    alone.fail("it errs")  # nobody else has c
+    assert alone.life.state is State.READY
+    both.fail("it errs")
+    assert both.life.state is State.EJECTED
+    other.fail("it errs")  # of those with a, half are out
+    assert other.life.state is State.READY
+
+
+def test_another_share_holds_from_the_next_failure_on():
+    site = Site(3, "m", share=0.0)
+    for each in site.replicas:
+        site.bring(each, State.READY)
+    site.replicas[0].fail("it errs")
+    assert site.replicas[0].life.state is State.READY
+    site.policy = FleetPolicy(breaker=Breaker(share=0.5))
+    site.replicas[0].fail("it errs")
+    assert site.replicas[0].life.state is State.EJECTED
+
+
+EVENTS = st.lists(
+    st.tuples(st.integers(0, 4), st.sampled_from(["fail", *Sign])),
+    max_size=80,
+)
+
+
+@given(EVENTS, st.floats(0, 1))
+def test_errors_alone_never_empty_a_pool_nor_take_more_than_its_share(events, share):
+    """Whatever else happens, an ejection for errors of what was ready leaves one that is ready, and enough of them."""
+    site = Site(5, "m", share=share)
+    for each in site.replicas:
+        site.bring(each, State.READY)
+    for number, event in events:
+        replica = site.replicas[number]
+        if event != "fail":
+            replica.take(event)
+            continue
+        before = replica.life.state
+        replica.fail("it errs")
+        if before is State.READY and replica.life.state is State.EJECTED:
+            ready = sum(each.life.state is State.READY for each in site.replicas)
+            out = sum(each.life.for_errors for each in site.replicas)
+            assert ready >= 1
+            assert out <= max(share * (ready + out) + 1e-9, 1)
+    offered = [each for each in site.replicas if each.life.state in ROUTABLE]
+    assert list(site.registry.ready("m")) == offered

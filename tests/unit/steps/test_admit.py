@@ -8,7 +8,7 @@ import pytest
 
 from gateway.model import BodyKind, Endpoint, FormPart, InferenceRequest, Route, Usage
 from gateway.policy.access import Estimate
-from gateway.steps.admit import admit, reserve, used_tokens
+from gateway.steps.admit import Reservation, Taken, admit, reserve, used_tokens
 from gateway.telemetry.trace import Trace
 
 ESTIMATE = Estimate(output_tokens=1_000, bytes_per_token=4)
@@ -79,13 +79,40 @@ def test_a_lease_that_is_there_is_not_waited_for_and_another_is():
             self.answer = answer
 
         def admit(self, budgets, tokens):
+            self.asked = tokens
             return self.answer
 
     async def later():
         return "later"
 
     async def body():
-        assert await admit(Limiter("lease"), (), 1) == "lease"
-        assert await admit(Limiter(later()), (), 1) == "later"
+        for limiter, lease in ((Limiter("lease"), "lease"), (Limiter(later()), "later")):
+            taken = await admit(limiter, (), Reservation(3, 7))
+            assert (taken.lease, taken.prompt) == (lease, 3)
+            assert limiter.asked == 7
 
     asyncio.run(body())
+
+
+def test_what_was_used_takes_the_place_of_what_was_reserved_and_the_lease_ends():
+    class Lease:
+        standing = None
+
+        def __init__(self):
+            self.said = []
+
+        def settle(self, tokens):
+            self.said.append(tokens)
+
+        def close(self):
+            self.said.append("closed")
+
+    for fields, gone, used in (
+        ({"status": 200, "attempts": 1}, False, 30),
+        ({"status": 499, "attempts": 1}, True, 30),
+        ({"status": 502, "attempts": 1}, False, 0),
+        ({"status": 200, "usage": Usage(10, 5), "finish": "stop"}, False, 15),
+    ):
+        lease = Lease()
+        Taken(lease, 30).settle(_trace(**fields), gone=gone)
+        assert lease.said == [used, "closed"]

@@ -195,8 +195,9 @@ def test_a_failure_to_send_shows_nothing_and_leaves_no_count(fakes, error):
 def test_an_answer_that_is_not_200_is_told_in_our_words(fakes, status, body, code, elsewhere):
     for stream in (False, True):
         case = Case(fakes, fakes.says(body, status), stream=stream)
-        with pytest.raises(EngineRefused) as refused:
+        with pytest.raises(EngineFailure) as refused:
             asyncio.run(case.go())
+        assert isinstance(refused.value, EngineBusy if code == "queue_full" else EngineRefused)
         assert (refused.value.spec.code, refused.value.elsewhere) == (code, elsewhere)
         assert "hunter2" not in refused.value.message
         assert not case.exchange.started

@@ -19,6 +19,8 @@ class Replica:
     """A candidate."""
 
     in_flight: int = 0
+    room: int = 1 << 30
+    share: float = 1.0
 
 
 LOADS = st.lists(st.integers(0, 50), max_size=8)
@@ -111,3 +113,54 @@ def test_a_replica_that_is_slow_gets_less():
             if replica.in_flight and (number < 2 or turn % 10 == 0):
                 replica.in_flight -= 1
     assert got[2] < 0.5 * min(got[:2])
+
+
+# --- room and share
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 2, 1 << 30])), max_size=8),
+    st.sets(st.integers(0, 7)),
+    SEEDS,
+)
+def test_never_one_without_room_and_none_only_when_none_has_any(loads, tried, seed):
+    replicas = [Replica(load, room) for load, room in loads]
+    gone = [replica for number, replica in enumerate(replicas) if number in tried]
+    open_ones = [each for each in replicas if each not in gone and each.in_flight < each.room]
+    picked = pick(replicas, gone, random.Random(seed).random)
+    assert (picked in open_ones) if open_ones else (picked is None)
+
+
+def test_on_probation_it_gets_one_at_a_time():
+    proving, full, dice = Replica(room=1), Replica(), random.Random(1)
+    for _ in range(100):
+        picked = pick([proving, full], [], dice.random)
+        assert picked is not None
+        picked.in_flight += 1
+        assert proving.in_flight <= 1
+    assert (proving.in_flight, full.in_flight) == (1, 99)
+    assert pick([proving], [], dice.random) is None
+
+
+def test_where_the_two_chosen_are_full_the_least_loaded_of_the_rest_is_taken():
+    full, one, other = Replica(1, room=1), Replica(7), Replica(5)
+    dice = iter([0.0, ALMOST_ONE])  # both ends of the list
+    replicas = [full, one, other, Replica(1, room=1)]
+    assert pick(replicas, [], lambda: next(dice)) is other
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_in_slow_start_it_gets_its_share_of_what_others_get(share):
+    """While requests stay, the loads stand as the shares do, to one request of the smaller one."""
+    new, old, dice = Replica(share=share), Replica(), random.Random(3)
+    for _ in range(200):
+        picked = pick([new, old], [], dice.random)
+        assert picked is not None
+        picked.in_flight += 1
+        assert abs(new.in_flight + 1 - share * (old.in_flight + 1)) <= 1.0 + share
+
+
+def test_a_small_share_is_no_bar_where_nobody_else_has_room():
+    new, full = Replica(share=0.1), Replica(1, room=1)
+    for seed in range(20):
+        assert pick([new, full], [], random.Random(seed).random) is new

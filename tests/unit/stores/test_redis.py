@@ -19,7 +19,18 @@ from gateway.stores import redis
 from gateway.stores.chain import first_break
 from gateway.stores.interfaces import KeyRecord, KeySecret, StoreUnavailable
 from gateway.stores.redis import RedisStore
-from gateway.stores.redis_scripts import ALIASES, AUDIT, DELETIONS, HEAD, INSTANCES, KEYS, NAMES, SECRETS, Command
+from gateway.stores.redis_scripts import (
+    ALIASES,
+    AUDIT,
+    DELETIONS,
+    ENGINES,
+    HEAD,
+    INSTANCES,
+    KEYS,
+    NAMES,
+    SECRETS,
+    Command,
+)
 from tests.redisserver import Proxy, RedisServer
 
 SECOND = KeySecret(150.0)
@@ -66,12 +77,16 @@ async def use_everything(store: RedisStore) -> None:
     await write(store)
     await write(store, "old")
     await store.delete_alias("old", author="ann", at=2.0)
+    await store.add_engine("http://a:1", labels={"gpu": "h100"}, author="ann", at=2.5)
+    await store.drain_engine("http://b:1", draining=True, author="ann", at=2.6)
+    await store.drain_engine("http://b:1", draining=False, author="ann", at=2.7)
     await store.note(at=3.0, author="ann", verb="policy.load", subject="access", detail={})
     await store.revoke_key("app", at=300.0, author="ann")
     await use_beside_the_trail(store)
     assert len(await store.list_keys()) == len(await store.alias_history("chat")) == 1
     assert (await store.find_key(b"two")) is not None
     assert set((await store.alias_table()).current) == {"chat"}
+    assert set((await store.engine_orders()).engines) == {"http://a:1"}
 
 
 async def assert_whole(store: RedisStore) -> None:
@@ -86,9 +101,9 @@ def test_keys_in_redis_are_as_documented_and_hold_no_secret(redis_server: RedisS
     run(place_of(redis_server), use_everything)
     kept = {name.decode() for name in redis_server.command("KEYS", "*")}
     of_aliases = {ALIASES, DELETIONS, "{gw}:history:chat", "{gw}:history:old", "{gw}:uses:chat"}
-    assert kept == {HEAD, KEYS, SECRETS, NAMES, AUDIT, INSTANCES, "{gw}:marks"} | of_aliases
+    assert kept == {HEAD, KEYS, SECRETS, NAMES, AUDIT, ENGINES, INSTANCES, "{gw}:marks"} | of_aliases
     entries = redis_server.command("XRANGE", AUDIT, "-", "+")
-    assert [entry[0] for entry in entries] == [b"%d-0" % number for number in range(1, 8)]
+    assert [entry[0] for entry in entries] == [b"%d-0" % number for number in range(1, 11)]
     assert b"two".hex() not in json.dumps([str(entry) for entry in entries])
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gateway.model import Target
+from gateway.model import EngineOrders, Target
 from gateway.stores import audit_queries
 from gateway.stores.chain import first_break
 from gateway.stores.interfaces import FoundKey, KeyRecord, KeySecret, StoreUnavailable, Versions
@@ -27,11 +27,12 @@ from gateway.stores.sqlite import SqliteStore
 NOBODY = 65_534
 TABLES = {
     *("counters", "keys", "key_secrets", "pepper_marks", "audit", "audit_head"),
-    *("revisions", "aliases", "alias_deletions", "alias_uses", "instances"),
+    *("revisions", "aliases", "alias_deletions", "alias_uses", "instances", "engine_orders"),
 }
 RELEASED = (
     "62562b37b1ece0c73debecef08edc45986a7cc8281519df2b50c5cc9ae0c103d",
     "bae27d5e79a1d770d7e5442b418d1599c3b32a258d37a281d48857be8bc4eaa5",
+    "42d8b02abb443fc5b64e95d06e09685acb5a68c6993c5cb0dbe0e4a2c7e82cdd",
 )
 """SHA-256 of the SQL of each released step of the schema."""
 
@@ -167,6 +168,10 @@ WRITES: dict[str, Callable[[SqliteStore], Awaitable[object]]] = {
     "revoke": lambda store: store.revoke_key("app", at=150.0, author="ann"),
     "assign": write,
     "delete": lambda store: store.delete_alias("chat", author="ann", at=2.0),
+    "add": lambda store: store.add_engine("http://b:1", labels={"gpu": "h100"}, author="ann", at=2.0),
+    "remove": lambda store: store.remove_engine("http://a:1", author="ann", at=2.0),
+    "drain": lambda store: store.drain_engine("http://b:1", draining=True, author="ann", at=2.0),
+    "undrain": lambda store: store.drain_engine("http://a:1", draining=False, author="ann", at=2.0),
     "note": lambda store: store.note(at=1.0, author="ann", verb="test", subject="x", detail={}),
 }
 
@@ -180,6 +185,7 @@ def test_what_cannot_be_audited_does_not_happen(tmp_path: Path, kind: str) -> No
             await store.versions(),
             await store.list_keys(),
             await store.alias_table(),
+            await store.engine_orders(),
             await store.audit(),
             await store.audit_head(),
         )
@@ -187,6 +193,8 @@ def test_what_cannot_be_audited_does_not_happen(tmp_path: Path, kind: str) -> No
     async def body(store: SqliteStore) -> None:
         await store.add_key(b"1" * 32, key(), author="ann")
         await write(store)
+        await store.add_engine("http://a:1", labels={}, author="ann", at=1.0)
+        await store.drain_engine("http://a:1", draining=True, author="ann", at=1.0)
         before = await state(store)
         query(path, "CREATE TRIGGER no_room BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'no room'); END")
         with pytest.raises(StoreUnavailable, match="refuses the write"):
@@ -208,14 +216,24 @@ def test_released_steps_of_the_schema_are_never_edited() -> None:
 def second_schema(path: Path) -> None:
     """The same file as the second release made of it."""
     first_schema(path)
+    step_on(path, 2)
+
+
+def third_schema(path: Path) -> None:
+    """The same file as the third release made of it."""
+    second_schema(path)
+    step_on(path, 3)
+
+
+def step_on(path: Path, version: int) -> None:
     db = sqlite3.connect(path)
     with db:
-        for part in MIGRATIONS[1]:
+        for part in MIGRATIONS[version - 1]:
             if callable(part):
                 part(db)
             else:
                 db.execute(part)
-        db.execute("PRAGMA user_version = 2")
+        db.execute(f"PRAGMA user_version = {version}")
     db.close()
 
 
@@ -247,7 +265,7 @@ def first_schema(path: Path) -> None:
     path.chmod(0o600)
 
 
-@pytest.mark.parametrize("older", [first_schema, second_schema])
+@pytest.mark.parametrize("older", [first_schema, second_schema, third_schema])
 def test_a_file_of_an_older_schema_keeps_its_keys_aliases_and_trail(
     tmp_path: Path, older: Callable[[Path], None]
 ) -> None:
@@ -264,7 +282,8 @@ def test_a_file_of_an_older_schema_keeps_its_keys_aliases_and_trail(
         assert [revision.number for revision in await store.alias_history("chat")] == [1, 2]
         assert (await store.alias_table()).current["chat"].targets == (Target("m2"),)
         assert (await store.alias_revision("chat", 1)).canary_of is None
-        assert await store.versions() == Versions(keys=4, aliases=2)
+        assert await store.versions() == Versions(keys=4, aliases=2, fleet=0)
+        assert await store.engine_orders() == EngineOrders()
         await store.rotate_key("app", b"4" * 32, KeySecret(200.0), overlap_until=300.0, author="bob")
         lines = await store.audit()
         assert first_break(lines) is None
@@ -276,9 +295,12 @@ def test_a_file_of_an_older_schema_keeps_its_keys_aliases_and_trail(
         ]
         await store.delete_alias("chat", author="bob", at=5.0)
         assert (await store.assign_alias("chat", [Target("m3")], author="bob", at=6.0)).number == 3
+        made = await store.add_engine("http://a:1", labels={"gpu": "h100"}, author="bob", at=7.0)
+        assert await store.engine_orders() == EngineOrders(1, {"http://a:1": made})
+        assert first_break(await store.audit()) is None
 
     run(path, body)
-    assert query(path, "PRAGMA user_version") == [(3,)]
+    assert query(path, "PRAGMA user_version") == [(4,)]
     with pytest.raises(sqlite3.IntegrityError, match="append-only"):
         query(path, "DELETE FROM audit")
     made = tmp_path / "made.db"
@@ -375,7 +397,7 @@ def test_a_newer_schema_is_refused_with_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     run(path, write)
     query(path, "PRAGMA user_version = 7")
-    with pytest.raises(StoreUnavailable, match=r"newer gateway \(schema 7; this one knows 3\).*upgrade"):
+    with pytest.raises(StoreUnavailable, match=r"newer gateway \(schema 7; this one knows 4\).*upgrade"):
         run(path, write)
     assert query(path, "PRAGMA user_version") == [(7,)]
 

@@ -239,7 +239,7 @@ def test_what_does_not_exist_is_not_found(url: str) -> None:
 
 
 def test_each_write_moves_its_own_counter_only(url: str) -> None:
-    async def body(store: StateStore) -> list[tuple[int, int]]:
+    async def body(store: StateStore) -> list[tuple[int, int, int]]:
         seen = [await store.versions()]
         for write in (
             store.add_key(mark("1"), key(), author="ann"),
@@ -247,13 +247,15 @@ def test_each_write_moves_its_own_counter_only(url: str) -> None:
             store.rotate_key("app", mark("2"), KeySecret(150.0), overlap_until=160.0, author="ann"),
             store.note(at=2.0, author="ann", verb="fleet.drain", subject="r0", detail={}),
             store.pepper_mark(1, mark("pepper")),
+            store.add_engine("http://a:1", labels={}, author="ann", at=3.0),
             store.revoke_key("app", at=200.0, author="ann"),
         ):
             await write
             seen.append(await store.versions())
-        return [(now.keys - seen[0].keys, now.aliases - seen[0].aliases) for now in seen]
+        return [(now.keys, now.aliases, now.fleet) for now in seen]
 
-    assert run(url, body) == [(0, 0), (1, 0), (1, 1), (2, 1), (2, 1), (2, 1), (3, 1)]
+    moves = [(0, 0, 0), (1, 0, 0), (1, 1, 0), (2, 1, 0), (2, 1, 0), (2, 1, 0), (2, 1, 1), (3, 1, 1)]
+    assert run(url, body) == moves
 
 
 def test_every_write_leaves_a_line_without_secrets(url: str) -> None:

@@ -43,6 +43,10 @@ def test_a_record_has_every_field_in_order_and_nothing_else():
     assert tuple(record_of(Trace("req_1", 5.0, 100.0))) == NAMES
     assert tuple(record_of(Talkative("req_1", 5.0, 100.0))) == NAMES
     assert "hunter2" not in repr(record_of(Talkative("req_1", 5.0, 100.0)))
+    chatty = Trace("req_1", 5.0, 100.0)
+    chatty.prompt = "hunter2"
+    assert tuple(record_of(chatty)) == NAMES
+    assert "hunter2" not in repr(record_of(chatty))
 
 
 def _honoured(record: dict) -> None:
@@ -67,7 +71,7 @@ FACTS = st.fixed_dictionaries(
         "alias": st.text(max_size=5),
         "revision": st.integers(1, 9),
         "model": st.text(max_size=5),
-        "replica": st.integers(0, 9),
+        "replica": st.sampled_from(["127.0.0.1:8001", "[::1]:65535"]),
         "attempts": st.integers(0, 9),
         "stream": st.booleans(),
         "status": st.integers(100, 599),

@@ -24,6 +24,7 @@ LABELS = {
     "gateway_requests": {"endpoint", "status"},
     "gateway_refusals": {"code"},
     "gateway_token_refusals": {"reason"},
+    "gateway_replica_transitions": {"sign", "state"},
     "gateway_retries": {"reason"},
     "gateway_alias_requests": {"alias", "revision", "track", "outcome"},
     "gateway_alias_time_to_first_token_seconds": {"alias", "revision", "track"},
@@ -106,6 +107,7 @@ def test_the_labels_are_these():
     metrics.observe(_trace())
     metrics.observe(_trace(error="engine_error"))
     metrics.retries.add("reset")
+    metrics.transitions.add("lost", "ejected")
     metrics.token_refusals.add("signature")
     for name, family in _families(metrics).items():
         for sample in family.samples:

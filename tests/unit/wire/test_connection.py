@@ -98,6 +98,7 @@ class Clocked:
         self._loop = asyncio.get_running_loop()
         self.create_task = self._loop.create_task
         self.create_future = self._loop.create_future
+        self.call_later = self._loop.call_later
 
     def time(self) -> float:
         return self.now
@@ -123,7 +124,7 @@ class Bench:
             on_fault=lambda error: self.faults.append(error.spec.code),
             on_crash=lambda error: self.crashes.append(type(error).__name__),
             limits=InboundLimits(**{**values, **limits}),
-            sweeper=Sweeper(asyncio.get_running_loop()),
+            sweeper=Sweeper(loop),
             clock=ServerClock(lambda: 0.0),
             connections=set(),
             max_connections=2,

@@ -133,7 +133,6 @@ CONTEXT = b'{"error":{"message":"This model\'s maximum context length is 2048 to
     ("status", "body", "code", "elsewhere"),
     [
         (503, b"", "no_ready_replica", True),
-        (429, b"", "queue_full", True),
         (500, b"", "engine_error", True),
         (502, b"", "engine_error", True),
         (599, b"", "engine_error", True),
@@ -156,6 +155,41 @@ CONTEXT = b'{"error":{"message":"This model\'s maximum context length is 2048 to
 def test_an_engines_refusal_is_told_in_the_gateways_words(status, body, code, elsewhere):
     error = refusal(status, body)
     assert (error.spec.code, error.elsewhere, error.reason) == (code, elsewhere, "refused")
+
+
+CLOSING = b'{"error":{"message":"cannot schedule new futures after shutdown","type":"InternalServerError","code":500}}'
+DEAD = b'{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause."}}'
+BUSY = b'{"error":{"message":"The engine is currently busy and cannot accept new requests. Please try again later"}}'
+FULL = b'{"object":"error","message":"The request queue is full.","type":"503","param":null,"code":503}'
+QUOTED = b'{"error":{"message":"Bad: EngineCore encountered an issue, cannot schedule new futures after shutdown"}}'
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reason"),
+    [
+        (429, b"", "busy"),
+        (429, QUOTED, "busy"),
+        (503, BUSY, "busy"),
+        (503, FULL, "busy"),
+        (500, CLOSING, "closing"),
+        (500, DEAD, "dead"),
+        (500, QUOTED, "refused"),
+        (503, QUOTED, "refused"),
+        (400, CLOSING, "refused"),
+        (400, DEAD, "refused"),
+        (404, BUSY, "refused"),
+        (500, b"[" + CLOSING + b"]", "refused"),
+    ],
+)
+def test_what_an_engine_says_of_itself_is_heard_but_not_from_a_prompt(status, body, reason):
+    assert refusal(status, body).reason == reason
+
+
+@pytest.mark.parametrize(("status", "fault"), [(500, True), (503, True), (404, False), (400, False), (401, False)])
+def test_only_a_failing_engine_speaks_against_itself(status, fault):
+    error = refusal(status)
+    assert isinstance(error, EngineRefused)
+    assert error.fault is fault
 
 
 REFUSALS = {path.stem: read_capture(path) for path in sorted(CAPTURES.glob("err-*.http"))}

@@ -874,3 +874,247 @@ def test_a_closed_answer_hears_no_more():
         assert sink.seen == []
 
     play(lambda _: [chunked(end=b""), 0.03, *[b"1\r\nx\r\n"] * 10, Act.HANG], body)
+
+
+# --- connections that the engine closes while they wait
+
+
+def lost_with(script: Script, body: Callable[[UpstreamPool, ScriptedServer, list[int]], Awaitable[None]], **more: Any):
+    """Run ``body`` with a pool that counts what ``on_lost`` was told."""
+
+    async def main() -> None:
+        loop, told = asyncio.get_running_loop(), []
+        sweeper = Sweeper(loop, 0.01)
+        async with ScriptedServer(script) as server:
+            limits = UpstreamLimits(**more)
+            pool = UpstreamPool(loop, sweeper, "127.0.0.1", server.port, limits, on_lost=lambda: told.append(1))
+            await asyncio.wait_for(body(pool, server, told), 20)
+            told_by_then = list(told)
+            pool.close()
+            await until(lambda: not pool.open and not server.open)
+            assert told == told_by_then  # our own end is nobody's loss
+        sweeper.close()
+
+    uvloop.run(main())
+
+
+def test_a_connection_that_the_engine_closes_while_it_waits_is_told_once():
+    async def body(pool: UpstreamPool, server: ScriptedServer, told: list[int]) -> None:
+        await asyncio.gather(fetch(pool), fetch(pool))
+        await until(lambda: not pool.open)
+        assert told == [1, 1]
+        assert await fetch(pool) == b"t"
+
+    lost_with(lambda asked: [0.02, *echo(asked), 0.05, Act.CLOSE], body)
+
+
+def test_one_that_the_engine_resets_while_it_waits_is_told_too():
+    async def body(pool: UpstreamPool, server: ScriptedServer, told: list[int]) -> None:
+        await fetch(pool)
+        await until(lambda: told == [1])
+
+    lost_with(lambda asked: [*echo(asked), 0.02, Act.RESET], body)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param([Act.CLOSE], id="before an answer"),
+        pytest.param([Act.RESET], id="reset before an answer"),
+        pytest.param([b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc", Act.CLOSE], id="in an answer"),
+        pytest.param([ok(b"ok", b"connection: close"), Act.CLOSE], id="as it said it would"),
+        pytest.param([ok(b"ok") + b"more", Act.CLOSE], id="behind bytes that nobody asked for"),
+        pytest.param([ok(b"ok"), 0.02, b"more", 0.02, Act.CLOSE], id="after bytes that nobody asked for"),
+    ],
+)
+def test_the_end_of_one_in_use_or_of_one_that_we_closed_is_not_told(script):
+    async def body(pool: UpstreamPool, server: ScriptedServer, told: list[int]) -> None:
+        with contextlib.suppress(EngineFailure):
+            await fetch(pool)
+        await until(lambda: not pool.open and not server.open)
+        assert told == []
+
+    lost_with(lambda _: script, body)
+
+
+def test_one_that_has_waited_for_as_long_as_we_keep_it_is_not_told():
+    async def body(pool: UpstreamPool, server: ScriptedServer, told: list[int]) -> None:
+        await fetch(pool)
+        await until(lambda: not pool.open and not server.open)
+        assert told == []
+
+    lost_with(echo, body, keep_alive=0.05)
+
+
+def test_an_answer_that_was_let_go_half_read_is_not_told():
+    async def body(pool: UpstreamPool, server: ScriptedServer, told: list[int]) -> None:
+        answer = await pool.request(head(), b"")
+        answer.close()
+        await until(lambda: not pool.open and not server.open)
+        assert told == []
+
+    lost_with(lambda _: [b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc", Act.HANG], body)
+
+
+# --- fresh connections
+
+
+def test_a_fresh_request_uses_no_connection_that_was_there_and_leaves_none():
+    async def body(pool: UpstreamPool, server: ScriptedServer) -> None:
+        await fetch(pool)
+        for number in range(5):
+            answer = await pool.request(head(f"f{number}"), b"", fresh=True)
+            assert await answer.read(10) == b"f%d" % number
+            answer.close()
+        await until(lambda: server.open == 1)
+        assert (server.accepted, pool.open, pool.idle) == (6, 1, 1)
+        await fetch(pool)
+        assert server.accepted == 6
+
+    play(echo, body)
+
+
+def test_a_fresh_request_that_fails_is_not_replaced():
+    async def body(pool: UpstreamPool, server: ScriptedServer) -> None:
+        with pytest.raises(EngineReset):
+            await pool.request(head(), b"", fresh=True)
+        assert server.accepted == 1
+
+    play(lambda _: [Act.CLOSE], body)
+
+
+# --- what was heard
+
+
+def test_only_bytes_of_a_body_are_heard_and_the_newest_of_all_connections_counts():
+    async def body(pool: UpstreamPool, server: ScriptedServer) -> None:
+        loop = asyncio.get_running_loop()
+        never = pool.heard()
+        assert never < 0
+        one = asyncio.ensure_future(fetch(pool, "head"))
+        await until(lambda: server.busy == 0 and len(server.asked) == 1)
+        assert pool.heard() == never  # a head comes before any token
+        begun = loop.time()
+        await fetch(pool, "a")
+        first = pool.heard()
+        assert begun <= first <= loop.time()
+        one.cancel()
+        await asyncio.wait({one})
+        assert pool.heard() == first
+        await until(lambda: loop.time() > first)
+        await fetch(pool, "b")
+        assert pool.heard() > first
+
+    def script(asked: Asked) -> list[Any]:
+        if token_of(asked) == b"head":
+            return [b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", Act.HANG]
+        return list(echo(asked))
+
+    play(script, body)
+
+
+def test_what_was_heard_outlives_its_connection():
+    async def body(pool: UpstreamPool, server: ScriptedServer) -> None:
+        await fetch(pool)
+        heard = pool.heard()
+        await until(lambda: not pool.open)
+        assert pool.heard() == heard > 0
+
+    play(lambda asked: [*echo(asked), 0.02, Act.CLOSE], body)
+
+
+# --- giving up
+
+
+class Hung(EngineFailure):
+    """A failure of the test's own."""
+
+
+HALF = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([Act.HANG], id="sent"),
+        pytest.param([b"HTTP/1.1 100 Continue\r\n\r\n", Act.HANG], id="interim answer"),
+        pytest.param([b"HTTP/1.1 200 O", Act.HANG], id="half a head"),
+        pytest.param([HALF, Act.HANG], id="head only"),
+        pytest.param([b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n", Act.HANG], id="chunk size only"),
+    ],
+)
+def test_what_has_got_nothing_is_given_up_each_with_a_failure_of_its_own(steps):
+    async def body(pool: UpstreamPool, server: ScriptedServer) -> None:
+        waiting = [asyncio.ensure_future(fetch(pool, f"t{number}")) for number in range(3)]
+        await until(lambda: len(server.asked) == 3 and not server.busy)
+        silent = steps[0] is Act.HANG
+        await until(lambda: all(connection.virgin is silent for connection in pool._all))
+        pool.give_up(Hung)
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(each) for each in found] == [Hung] * 3
+        assert len(set(map(id, found))) == 3
+        assert pool.open == 0
+
+    play(lambda _: steps, body)
+
+
+def test_what_is_being_connected_is_given_up_before_it_is_sent():
+    async def body(pool: UpstreamPool, server: ScriptedServer) -> None:
+        waiting = asyncio.ensure_future(fetch(pool))
+        while not pool.open:
+            await asyncio.sleep(0)
+        pool.give_up(Hung)
+        with pytest.raises(Hung):
+            await waiting
+        assert pool.open == 0
+        await until(lambda: not server.open)
+        assert server.asked == []
+
+    play(echo, body)
+
+
+def test_what_has_begun_goes_on_and_what_waits_in_the_pool_stays():
+    async def body(pool: UpstreamPool, server: ScriptedServer) -> None:
+        await asyncio.gather(fetch(pool, "a"), fetch(pool, "b"))
+        begun = asyncio.ensure_future(fetch(pool, "slow"))
+        await until(lambda: pool.heard() > 0 and server.busy == 1)
+        heard = pool.heard()
+        await until(lambda: pool.heard() > heard)
+        pool.give_up(Hung)
+        pool.give_up(Hung)
+        assert pool.idle == 1
+        assert await begun == b"abcdefghi"
+        assert (server.accepted, pool.open, pool.idle) == (2, 2, 2)
+
+    def script(asked: Asked) -> list[Any]:
+        if token_of(asked) == b"slow":
+            return [0.02, HALF + b"abc", 0.2, b"defghi"]
+        return [0.01, *echo(asked)]
+
+    play(script, body)
+
+
+def test_a_whole_answer_that_nobody_has_read_yet_is_not_given_up():
+    async def body(pool: UpstreamPool, server: ScriptedServer) -> None:
+        answer = await pool.request(head(), b"")
+        await until(lambda: not server.busy)
+        pool.give_up(Hung)
+        assert await answer.read(10) == b""
+        answer.close()
+        assert pool.idle == 1
+
+    play(lambda _: [ok(b"")], body)
+
+
+def test_a_name_that_no_resolver_takes_is_unreachable_and_leaves_nothing():
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        sweeper = Sweeper(loop, 0.01)
+        pool = UpstreamPool(loop, sweeper, "a" * 64 + ".example", 80, BRIEF)
+        with pytest.raises(EngineUnreachable):
+            await pool.request(head(), b"")
+        assert pool.open == 0
+        sweeper.close()
+
+    asyncio.run(main())
+    uvloop.run(main())

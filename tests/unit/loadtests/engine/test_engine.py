@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from loadtests.engine.__main__ import fault_of, main
+from loadtests.engine.__main__ import fault_of, main, parser, spec_of
 from loadtests.engine.harness import until, with_engine
 from loadtests.engine.server import SimulatedEngine
 from loadtests.engine.spec import TASKS, EngineSpec, instant_spec
@@ -121,7 +121,10 @@ def test_close_is_idempotent_and_leaves_no_connection() -> None:
     asyncio.run(body())
 
 
-def test_a_new_engine_can_take_the_port_of_a_closed_one() -> None:
+def test_a_new_engine_can_take_the_port_of_a_closed_one_and_is_another_process() -> None:
+    def of(engine: SimulatedEngine, series: bytes) -> float:
+        return next(float(line.split()[-1]) for line in engine.metrics_text().splitlines() if line.startswith(series))
+
     async def body() -> None:
         first = SimulatedEngine(instant_spec())
         await first.start()
@@ -129,6 +132,9 @@ def test_a_new_engine_can_take_the_port_of_a_closed_one() -> None:
         await first.close()
         second = SimulatedEngine(instant_spec())
         await second.start(port=first.port)
+        assert of(second, b"process_start_time_seconds ") > of(first, b"process_start_time_seconds ")
+        assert of(first, b"vllm:generation_tokens_total{") == 8
+        assert of(second, b"vllm:generation_tokens_total{") == 0
         assert (await ask(first.port, chat())).status == 200
         await second.close()
 
@@ -261,6 +267,35 @@ def test_command_line_announces_itself_and_ends_as_vllm_does(drain: int) -> None
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+def test_options_become_the_spec() -> None:
+    line = (
+        "--persona sglang --max-queued-requests 2 --cold-factor 60 --cold-requests 3 --startup-time 1 --quiet-prefill"
+    )
+    spec = spec_of(parser().parse_args(line.split()))
+    assert (spec.persona, spec.max_num_queued_requests, spec.startup_time) == ("sglang", 2, 1.0)
+    assert (spec.cold_factor, spec.cold_requests, spec.quiet_prefill) == (60.0, 3, True)
+
+
+def test_a_frozen_engine_counts_no_steps() -> None:
+    async def check(engine: SimulatedEngine) -> None:
+        def steps() -> bytes:
+            lines = engine.metrics_text().splitlines()
+            return next(line for line in lines if line.startswith(b"vllm:iteration_tokens_total_count"))
+
+        async with WireClient(engine.port) as client:
+            client.send(chat(max_tokens=2000, stream=True))
+            await client.read_until(b'"content":"gari"')
+            before = steps()
+            await until(lambda: steps() != before)
+            engine.faults.set("paused")
+            still = steps()
+            while await client.read_some(0.1):
+                pass
+            assert steps() == still
+
+    with_engine(check, EngineSpec(step_time=0.005))
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.engine.metrics import Gauges, Histogram, Metrics, number, token_bounds
-from loadtests.engine.scheduler import Job, Token, Totals
+from loadtests.engine.counting import Gauges, Histogram, number, token_bounds
+from loadtests.engine.metrics import Metrics
+from loadtests.engine.scheduler import Job, Scheduler, Token, Totals
 from loadtests.engine.spec import EngineSpec
 
 CAPTURE = Path(__file__).parents[3] / "captures" / "vllm-0.32.0" / "metrics-idle.txt"
@@ -84,3 +85,53 @@ def test_numbers_are_written_as_pythons_client_writes_them(value: float, text: s
 def test_token_bounds_end_at_the_context() -> None:
     assert token_bounds(2048) == (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
     assert token_bounds(8192)[-1] == 5000
+
+
+LABELS = '{engine="0",model_name="internal-general-v3"}'
+
+
+def steps_of(spec: EngineSpec) -> tuple[list[float], float]:
+    """The count of vllm:iteration_tokens_total after each step of 1900 tokens of prompt and four more, and its sum."""
+    metrics, scheduler, counts = Metrics(spec, 0.0), Scheduler(spec), []
+    scheduler.submit(Job(1900, 4), 0.0)
+    while (step := scheduler.begin(0.0)) is not None:
+        metrics.step(step, len(scheduler.finish(step, 0.0)))
+        counts.append(value_of(text_of(metrics), f"vllm:iteration_tokens_total_count{LABELS}"))
+    return counts, value_of(text_of(metrics), f"vllm:iteration_tokens_total_sum{LABELS}")
+
+
+def chunked(**settings: object) -> EngineSpec:
+    facts: dict[str, object] = {"model": SPEC.model, "max_model_len": 2048, "max_num_batched_tokens": 64}
+    return EngineSpec(**{**facts, **settings})  # type: ignore[arg-type]
+
+
+def test_iteration_tokens_move_with_each_step_of_a_chunked_prefill() -> None:
+    # 30 chunks, the last of which gives the first token, and three more steps.
+    assert steps_of(chunked()) == ([float(number) for number in range(1, 34)], 1904.0)
+
+
+def test_iteration_tokens_of_a_quiet_prefill_are_those_of_a_real_server() -> None:
+    """Measured on 0.32.0 with --max-num-batched-tokens 64: a count of 4 and a sum of 1904."""
+    assert steps_of(chunked(quiet_prefill=True)) == ([0.0] * 29 + [1.0, 2.0, 3.0, 4.0], 1904.0)
+
+
+def test_instant_answers_count_the_steps_that_they_stand_for() -> None:
+    metrics, scheduler = Metrics(SPEC, 0.0), Scheduler(SPEC)
+    job = Job(20, 4)
+    scheduler.complete(job, 0.0)
+    for _ in range(2):
+        metrics.instant(job, "length", 1)
+    lines = text_of(metrics)
+    assert value_of(lines, f"vllm:iteration_tokens_total_count{LABELS}") == 8
+    assert value_of(lines, f"vllm:iteration_tokens_total_sum{LABELS}") == 2 * 24
+
+
+def test_each_engine_is_a_process_of_its_own() -> None:
+    used = Metrics(SPEC, 1796030720.5)
+    used.instant(Job(20, 4, generated=4), "length", 1)
+    fresh = Metrics(SPEC, 1796030999.25)
+    lines = text_of(fresh)
+    assert value_of(lines, "process_start_time_seconds") == 1796030999.25
+    assert value_of(text_of(used), "process_start_time_seconds") == 1796030720.5
+    assert value_of(lines, f"vllm:generation_tokens_total{LABELS}") == 0
+    assert value_of(lines, "process_cpu_seconds_total") < 1.0
