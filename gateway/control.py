@@ -74,8 +74,10 @@ class Control:
         if table is None:
             raise error
         self._aliases.serve_kept(table)
-        self._orders.orders = await asyncio.to_thread(kept_orders, self._folder) or self._orders.orders
-        self._obey(self._orders.orders)
+        orders = await asyncio.to_thread(kept_orders, self._folder)
+        if orders is not None:
+            self._orders.orders = orders
+            self._obey(orders)
         self._store_down = True
         self._report(
             f"state store: {error}; started without it, by the alias table of generation {table.generation} as it was "

@@ -12,7 +12,6 @@ from gateway.admin.news import PolicyNews
 from gateway.control import Control
 from gateway.core import Core
 from gateway.errors import GatewayError, Refusal
-from gateway.fleet.discover.merge import PATIENCE
 from gateway.identity.secrets import Secrets, split_key, tenant_salt
 from gateway.model import Dialect
 from gateway.proxy import Proxy, ProxyLimits
@@ -115,7 +114,6 @@ def _admin_application(
     from gateway.admin.state import AdminState  # noqa: PLC0415
 
     policies, discovery = core.policies, core.fleet.discovery
-    late = 2 * core.settings.discovery.interval + PATIENCE  # seconds: a source has missed two looks
     return build_admin(
         AdminState(
             store=core.store,
@@ -133,7 +131,7 @@ def _admin_application(
             compare=lambda alias: _counted(core, alias),
             fleet=FleetHandle(
                 replicas=lambda: core.registry.replicas,
-                sources=lambda: source_views(discovery.ages(), discovery.faults(), late),
+                sources=lambda: source_views(discovery.ages(), discovery.faults(), discovery.troubles()),
                 remote=core.settings.remote_engines,
                 now=now,
             ),

@@ -122,19 +122,14 @@ def replica_view(replica: Replica, order: EngineOrder | None, now: float) -> Rep
     )
 
 
-def source_views(ages: Mapping[str, float], faults: Mapping[str, int], late: float) -> list[SourceView]:
-    """Kinds of sources, by seconds since each was last believed and how often a look at it failed.
-
-    One that has not been believed for more than ``late`` seconds is in trouble.
-    """
+def source_views(
+    ages: Mapping[str, float], faults: Mapping[str, int], troubles: Mapping[str, str]
+) -> list[SourceView]:
+    """Kinds of sources, by seconds since each was last believed, how many fail now, and what is wrong with them."""
     return [
-        SourceView(kind=str(kind), age=age, faults=faults.get(kind, 0), trouble=_trouble(age) if age > late else "")
+        SourceView(kind=str(kind), age=age, faults=faults.get(kind, 0), trouble=_short(troubles.get(kind, "")))
         for kind, age in ages.items()
     ]
-
-
-def _trouble(age: float) -> str:
-    return f"not believed for {age:.0f} s, the log says why; what it named before stands"
 
 
 def _short(text: str) -> str:

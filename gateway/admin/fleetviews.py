@@ -179,7 +179,7 @@ class ReplicaView(Closed):
 
 
 class SourceView(Closed):
-    """A kind of source of engines: seconds since it was last believed, looks that failed, and what is wrong now."""
+    """A kind of source of engines: seconds since it was last believed, how many fail, and what is wrong."""
 
     kind: str
     age: float

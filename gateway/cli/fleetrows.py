@@ -119,7 +119,7 @@ def remarks(fleet: FleetList) -> list[str]:
     lines.sort(key=lambda line: not line.startswith("WARNING"))
     lines += _readiness(fleet)
     lines += [
-        f"Engines from {one.kind}: {one.trouble} ({one.faults} looks failed)." for one in fleet.sources if one.trouble
+        f"Engines from {one.kind}: {one.trouble}." for one in fleet.sources if one.trouble
     ]
     if fleet.watched and fleet.generation is None:
         lines.append("The state store cannot be read now: orders are not shown. Those that are known stand.")

@@ -77,9 +77,8 @@ class _Page:
     def lines(self, name: str) -> list[bytes]:
         """What follows the name in each line of exactly this name."""
         known = self._known.get(name)
-        if known is not None and known.places:
-            if self._same(known) or self._again(known):
-                return known.lines
+        if known is not None and known.places and (self._same(known) or self._again(known)):
+            return known.lines
         found = self._search(name)
         if known is not None or len(self._known) < _MOST:
             self._known[name] = found

@@ -28,6 +28,7 @@ from tests.conftest import RunningGateway, Site, wait_until
 _OURS = ("warmup-", "canary-")
 _BREATH = 0.02  # seconds between two requests of one user: a refusal comes at once, and the load is to stay bounded
 _JOIN = 60.0
+_MANY = 1000  # requests: nobody prefers a replica that has so many
 DONE = "data: [DONE]\n\n"
 PACED: dict[str, Any] = {"step_time": 0.01, "prefill_tokens_per_second": 0.0}
 """An engine whose answers take about as long as they have tokens."""
@@ -224,14 +225,21 @@ def state_of(gateway: RunningGateway, url: str) -> str | None:
 
 
 @contextmanager
-def avoided(gateway: RunningGateway, url: str) -> Iterator[None]:
-    """Have users prefer other replicas: this one seems to have a request more than it has."""
-    replica = replica_of(gateway, url)
-    replica.enter()
-    try:
-        yield
-    finally:
-        replica.leave()
+def stream_at(gateway: RunningGateway, url: str, tokens: int) -> Iterator[Load]:
+    """One stream of so many tokens, which has begun at the replica of this URL."""
+    others = [each for each in gateway.gateway.core.registry.replicas if each.spec.url != url]
+
+    async def avoid(count: int) -> None:
+        for replica in others:
+            replica.in_flight += count
+
+    gateway.site.run(avoid(_MANY))
+    with Load(gateway, users=1, once=True, streams=True, tokens=tokens) as running:
+        try:
+            wait_until(lambda: running.begun, "the stream to begin", 20.0)
+        finally:
+            gateway.site.run(avoid(-_MANY))
+        yield running
 
 
 def begin(site: Site, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:

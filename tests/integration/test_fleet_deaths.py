@@ -14,12 +14,12 @@ from tests.integration.conftest import (
     History,
     Load,
     Place,
-    avoided,
     begin,
     inferences,
     of_users,
     replica_of,
     settled,
+    stream_at,
     warmups,
 )
 
@@ -177,8 +177,7 @@ def test_a_vllm_that_drains_is_sent_nothing_after_its_first_refusal(site: Site) 
     leaving, other = site.engine(step_time=0.02, prefill_tokens_per_second=0.0, drain_linger=0.0), site.engine(**PACED)
     gateway = front(site, leaving, other)
     history = History(gateway)
-    with avoided(gateway, other.url), Load(gateway, users=1, once=True, streams=True, tokens=250) as running:
-        wait_until(lambda: running.begun, "the stream to begin")
+    with stream_at(gateway, leaving.url, 250) as running:
         ending = begin(site, leaving.shutdown(20.0))
         wait_until(lambda: leaving._draining, "the drain")
         with Load(gateway, users=1) as load:

@@ -20,11 +20,11 @@ from tests.integration.conftest import (
     WARM,
     History,
     Load,
-    avoided,
     inferences,
     of_users,
     replica_of,
     settled,
+    stream_at,
     state_of,
     warmups,
 )
@@ -99,8 +99,7 @@ def test_a_name_that_leads_nowhere_keeps_its_pool_and_one_that_leads_to_fewer_dr
             assert history.steps == []
         name.addresses = ("127.0.0.2", "127.0.0.3")
         name.again()
-        with avoided(gateway, staying.url), Load(gateway, users=1, once=True, streams=True, tokens=300) as running:
-            wait_until(lambda: running.begun, "the stream to begin")
+        with stream_at(gateway, leaving.url, 300) as running:
             name.addresses = ("127.0.0.2",)
             history.when(leaving.url, State.DRAINING)
             left = len(of_users(leaving))
@@ -126,8 +125,7 @@ def test_an_engine_that_is_taken_out_of_the_file_drains_and_is_forgotten(site: S
     gateway = front(site, ready=2, discovery_file=listed, warmup=WARM)
     history, warmed = History(gateway), warmups(leaving)
     with Load(gateway) as load:
-        with avoided(gateway, staying.url), Load(gateway, users=1, once=True, streams=True, tokens=200) as running:
-            wait_until(lambda: running.begun, "the stream to begin")
+        with stream_at(gateway, leaving.url, 200) as running:
             write(listed, staying.url)
             history.when(leaving.url, State.DRAINING)
             left = len(of_users(leaving))
@@ -156,8 +154,7 @@ def test_a_drain_is_followed_by_every_gateway_and_lifting_it_warms_the_engine_ag
         return time.monotonic()
 
     with Load(one, users=3) as load, Load(other, users=3) as others:
-        with avoided(other, staying.url), Load(other, users=1, once=True, streams=True, tokens=300) as running:
-            wait_until(lambda: running.begun, "the stream to begin")
+        with stream_at(other, leaving.url, 300) as running:
             ordered = order(draining=True)
             for history in histories:
                 assert history.when(leaving.url, State.DRAINING) - ordered <= LOOKED

@@ -17,11 +17,11 @@ from tests.integration.conftest import (
     WARM,
     History,
     Load,
-    avoided,
     of_users,
     replica_of,
     set_fault,
     settled,
+    stream_at,
     state_of,
     warmups,
 )
@@ -98,12 +98,7 @@ def test_a_frozen_process_is_found_by_its_silence_and_comes_back_as_the_same(sit
     health = {"hang": 30, "blind_hang": 120, "misses": 1}  # no counter can be read that would show a hang
     gateway = front(site, frozen, sound, warmup=WARM, health=health, timeouts_idle=60)
     history, replica = History(gateway), replica_of(gateway, frozen.url)
-    with (
-        Load(gateway) as load,
-        avoided(gateway, sound.url),
-        Load(gateway, users=1, once=True, streams=True, tokens=150) as running,
-    ):
-        wait_until(lambda: running.begun, "the stream to begin")
+    with Load(gateway) as load, stream_at(gateway, frozen.url, 150) as running:
         begun = time.monotonic()
         frozen.freeze()
         with Load(gateway, users=6, once=True) as waiting:

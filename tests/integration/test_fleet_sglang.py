@@ -11,11 +11,11 @@ from tests.integration.conftest import (
     WARM,
     History,
     Load,
-    avoided,
     begin,
     of_users,
     replica_of,
     settled,
+    stream_at,
     state_of,
     warmups,
 )
@@ -55,8 +55,7 @@ def test_one_that_goes_on_serving_to_its_end_gets_nothing_new_and_loses_no_strea
     gateway = front(site, leaving.url, other.url, ready=2)
     history = History(gateway)
     with Load(gateway) as load:
-        with avoided(gateway, other.url), Load(gateway, users=1, once=True, streams=True, tokens=600) as running:
-            wait_until(lambda: running.begun, "the stream to begin")
+        with stream_at(gateway, leaving.url, 600) as running:
             ending = begin(site, leaving.shutdown())
             history.when(leaving.url, State.EJECTED)
             left = len(of_users(leaving))

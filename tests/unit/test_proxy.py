@@ -205,7 +205,8 @@ def test_a_chat_is_answered_and_recorded(fakes):
     wanted = {
         "endpoint": "chat", "tenant": "acme", "key_id": "key-1", "alias": "general", "revision": 1, "track": "stable",
         "model": MODEL, "replica": "127.0.0.1:8004", "attempts": 1, "stream": False, "status": 200, "error": None,
-        "reason": None, "finish": "stop", "prompt_tokens": 3, "completion_tokens": 2, "time": 5.0, "request_id": "req_1",
+        "reason": None, "finish": "stop", "prompt_tokens": 3, "completion_tokens": 2, "time": 5.0,
+        "request_id": "req_1",
     }  # fmt: skip
     assert {name: record[name] for name in wanted} == wanted
     assert record["request_bytes"] == len(asyncio.run(exchange.body(1 << 20)))

@@ -128,6 +128,16 @@ class Discovery:
             faults[source.name] = faults.get(source.name, 0) + (not standing.believed)
         return faults
 
+    def troubles(self) -> Mapping[str, str]:
+        """What is wrong now with sources of each kind, in words; kinds without trouble are left out."""
+        troubles: dict[str, str] = {}
+        for source, standing in zip(self._sources, self._standing, strict=True):
+            if standing.trouble:
+                told = troubles.get(source.name)
+                words = f"{source.place}: {standing.trouble}"
+                troubles[source.name] = words if told is None else f"{told}; {words}"
+        return troubles
+
     async def close(self) -> None:
         """Close all sources."""
         for source in self._sources:

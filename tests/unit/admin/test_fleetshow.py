@@ -127,8 +127,7 @@ def test_what_is_listed_and_what_leaves():
     assert FleetHandle().page(EngineOrders(), FleetPaging()).replicas == []
 
 
-def test_a_source_that_is_late_is_in_trouble():
-    fine, late = source_views({"dns": 13.0, "file": 13.1}, {"file": 4}, 13.0)
+def test_what_is_wrong_with_a_source_is_told_in_its_words():
+    fine, bad = source_views({"dns": 13.0, "file": 13.1}, {"file": 1}, {"file": "engines.yaml: is no YAML"})
     assert (fine.kind, fine.faults, fine.trouble) == ("dns", 0, "")
-    assert (late.kind, late.faults) == ("file", 4)
-    assert "not believed for 13 s" in late.trouble
+    assert (bad.kind, bad.faults, bad.trouble) == ("file", 1, "engines.yaml: is no YAML")

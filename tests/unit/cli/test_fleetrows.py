@@ -151,6 +151,6 @@ def test_sources_and_a_store_that_fail_are_told():
     ]
     lines = remarks(fleet(view(), sources=sources, generation=None))
     assert lines == [
-        "Engines from dns: not believed for 99 s (7 looks failed).",
+        "Engines from dns: not believed for 99 s.",
         "The state store cannot be read now: orders are not shown. Those that are known stand.",
     ]

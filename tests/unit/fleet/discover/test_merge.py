@@ -103,11 +103,13 @@ def test_what_a_failing_source_said_last_stands_and_each_turn_is_told_once():
         await scene.step()
         assert scene.news() == ["discovery: dns nodes:1: leads away; what it named before stands (engines: 2)"]
         assert scene.discovery.faults() == {"dns": 1}
+        assert scene.discovery.troubles() == {"dns": "nodes:1: leads away"}
         source.seen = (B,)
         for _ in range(2):
             assert await scene.step() == (B,)
         assert scene.news() == ["discovery: dns nodes:1: names engines again: 1"]
         assert scene.discovery.faults() == {"dns": 0}
+        assert scene.discovery.troubles() == {}
 
     asyncio.run(main())
 
