@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-vllm lint format lock bench bench-peers clean
+.PHONY: demo test test-vllm lint format lock bench bench-peers coldstart scale clean
 
 demo: $(READY)
 	$(BIN)/gateway demo $(ARGS)
@@ -36,6 +36,12 @@ bench: $(READY)
 
 bench-peers: $(READY)
 	$(BIN)/python -m loadtests.bench --peers $(ARGS)
+
+coldstart: $(READY)
+	$(BIN)/python -m loadtests.fleet coldstart $(ARGS)
+
+scale: $(READY)
+	$(BIN)/python -m loadtests.fleet scale $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build dist

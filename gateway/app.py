@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import secrets
 import socket
 import time
@@ -14,6 +15,7 @@ from gateway.admin.news import PolicyNews
 from gateway.admin.presence import Presence
 from gateway.control import Control, Report
 from gateway.core import Core, Records
+from gateway.fleet.balance.balancer import Balancer
 from gateway.fleet.open import open_fleet
 from gateway.fleet.replica import Transition
 from gateway.gauges import watch
@@ -22,7 +24,7 @@ from gateway.identity.callers import Callers
 from gateway.identity.keyring import KeyRing
 from gateway.identity.keysource import new_client
 from gateway.identity.peppers import check_peppers
-from gateway.identity.secrets import load_secrets
+from gateway.identity.secrets import load_secrets, prefix_key
 from gateway.identity.tokens import TokenRing
 from gateway.limits.open import SharedLimits, local_limits, redis_limits
 from gateway.limits.sources import FailureGate
@@ -46,6 +48,7 @@ _SYNC_INTERVAL = 0.5
 _POLICY_INTERVAL = 1.0
 _HEARTBEAT_INTERVAL = 2.0
 _KEEP_INTERVAL = 1.0
+_PACE_INTERVAL = 5.0
 _NAMES_INTERVAL = 0.5
 _PATIENCE = 1.0  # seconds that the start waits for the engines' first answers
 _TRIALS_INTERVAL = 5.0
@@ -103,6 +106,14 @@ class Gateway:
         fleet = open_fleet(settings, policies, self._env, sweeper=sweeper, supervisor=supervisor, report=self._report)
         stack.push_async_callback(fleet.close)
         fleet.registry.on_transition(lambda step: self._moved(step, metrics))
+        balancer = Balancer(
+            lambda: policies.policy.routing.balancing,
+            key=prefix_key(held.salt),
+            now=loop.time,
+            random=random.Random(secrets.randbits(128)).random,  # noqa: S311 - it spreads load, it keeps no secret
+            compared=metrics.dry_runs.add,
+        )
+        fleet.registry.on_transition(balancer.on_transition)
         client = new_client()
         stack.push_async_callback(client.aclose)
         keys = KeyRing(store, held.peppers, stale_limit=access.outage.key_grace)
@@ -128,6 +139,7 @@ class Gateway:
             schemas=SchemaCap(guards.schemas_per_hour, _HOUR, time.monotonic),
             aliases=AliasView(store),
             fleet=fleet,
+            balancer=balancer,
             metrics=metrics,
             records=self._records,
             observer=observer,
@@ -191,6 +203,7 @@ class Gateway:
         if isinstance(core.store, Notifying):
             supervisor.start("changes", control.follow(core.store))
         supervisor.run_every("names", _NAMES_INTERVAL, control.name_models)
+        supervisor.run_every("pace", _PACE_INTERVAL, lambda: core.balancer.level(core.registry.replicas))
         trials = Trials(
             core.store,
             lambda: core.aliases.table,

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import httpx
 
+from gateway.fleet.balance.balancer import Balancer
 from gateway.fleet.open import Fleet
 from gateway.fleet.registry import Registry
 from gateway.identity.callers import Callers
@@ -54,6 +55,7 @@ class Core:
     schemas: SchemaCap
     aliases: AliasView
     fleet: Fleet
+    balancer: Balancer
     metrics: Metrics
     records: Records
     observer: Observer

@@ -213,7 +213,7 @@ class EngineDead(EngineRefused):
     """The process that computes has died behind its server.
 
     Perhaps of this very request (captured, vLLM 0.11.0): so it is not tried elsewhere, and the client is told not to
-    try again.
+    try again, unless it was not alone there.
     """
 
     reason = "dead"
@@ -221,6 +221,10 @@ class EngineDead(EngineRefused):
     def __init__(self) -> None:
         super().__init__(fault=True)
         self.retry = False
+
+    def absolve(self) -> None:
+        """Others were there with it, so that it was hardly this one. It may be tried elsewhere."""
+        self.elsewhere = self.retry = True
 
 
 class ClientGone(Exception):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.errors import EngineFailure
-from gateway.model import AliasTable, Revision
+from gateway.model import AliasTable, InferenceRequest, Revision
 from gateway.policy.live import Policy
 from gateway.steps.forward import Lane
-from gateway.steps.pick import Candidate
+from gateway.telemetry.trace import Trace
 
 
-class ReplicaLane(Lane, Candidate, Protocol):
-    """A replica: a lane to forward on and a candidate to pick."""
+class ReplicaLane(Protocol):
+    """A replica: a candidate to pick."""
 
     @property
     def id(self) -> str:
@@ -31,6 +31,30 @@ class ReplicaLane(Lane, Candidate, Protocol):
 
     def note_failure(self, error: EngineFailure) -> None:
         """An attempt there failed."""
+        ...
+
+
+class Choice(Protocol):
+    """Where one request goes, at each of its attempts."""
+
+    def among(self, candidates: Sequence[Any], /) -> Any:
+        """One of the candidates that has room, or ``None``."""
+        ...
+
+    def lane(self, replica: Any, /) -> Lane:
+        """The replica as what the request is sent along."""
+        ...
+
+    def learn(self, trace: Trace) -> None:
+        """The request was answered to its end."""
+        ...
+
+
+class Balancer(Protocol):
+    """How replicas are chosen."""
+
+    def consider(self, request: InferenceRequest, alias: str, model: str, salt: str | None) -> Choice:
+        """The choice for a request. ``salt`` is what keeps its tenant's prefixes apart, if anything does."""
         ...
 
 

@@ -48,7 +48,7 @@ def inference_listener(core: Core) -> Listener:
         metrics=core.metrics,
         salt=salter(core.held),
         split_key=split_key(core.held.salt),
-        random=dice.random,
+        balancer=core.balancer,
         new_id=lambda: f"req_{dice.getrandbits(96):024x}",
         limits=ProxyLimits(attempts=settings.attempts, total=settings.timeouts.total, hops=settings.trusted_hops),
     )

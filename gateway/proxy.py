@@ -16,7 +16,7 @@ from gateway.errors import CODES, EngineFailure, GatewayError, Refusal, Unavaila
 from gateway.limits.headers import rate_lines
 from gateway.limits.interfaces import Limiter, LimitReached
 from gateway.model import BodyKind, Dialect, InferenceRequest, Revision, Route
-from gateway.needs import Aliases, Fleet, Policies, ReplicaLane, Schemas
+from gateway.needs import Aliases, Balancer, Choice, Fleet, Policies, ReplicaLane, Schemas
 from gateway.policy.access import Access
 from gateway.policy.context import judge_context
 from gateway.policy.grants import Grant
@@ -91,7 +91,7 @@ class Proxy:
     metrics: Metrics
     salt: Callable[[str], str]
     split_key: bytes
-    random: Callable[[], float]
+    balancer: Balancer
     new_id: Callable[[], str]
     limits: ProxyLimits = ProxyLimits()
     budget: RetryBudget = field(default_factory=RetryBudget)
@@ -156,9 +156,10 @@ class Proxy:
         request = self._judge(request, revision.alias, model, grant, policy.guards)
         taken = await self._admit(request, trace, grant, policy.access)
         try:
+            choice = self.balancer.consider(request, revision.alias, model, self._salt(grant, policy.guards))
             order = self._order(request, model, grant, policy.guards, _shown(revision, taken))
             del request  # the order says what of it is kept while an engine answers
-            await self._serve(exchange, trace, order)
+            await self._serve(exchange, trace, order, choice)
         finally:
             if taken is not None:
                 taken.settle(trace, gone=exchange.gone)
@@ -233,27 +234,31 @@ class Proxy:
         return taken
 
     def _order(self, request: InferenceRequest, model: str, grant: Grant, guards: Guards, shown: bytes) -> Order:
-        salt = self.salt(grant.principal.tenant) if guards.isolation == "tenant" else None
-        content_type, body = render(request, model=model, cache_salt=salt)
+        content_type, body = render(request, model=model, cache_salt=self._salt(grant, guards))
         if len(body) > _INLINE_ACCEPT:
             request = request._replace(payload={}, parts=())  # large, and every attempt sends the bytes
         return Order(request, model, shown, content_type, body, self.limits.total, self.limits.answer_bytes)
 
-    async def _serve(self, exchange: Exchange, trace: Trace, order: Order) -> None:
+    def _salt(self, grant: Grant, guards: Guards) -> str | None:
+        """What keeps a tenant's prefixes apart in an engine's cache, where policy wants that."""
+        return self.salt(grant.principal.tenant) if guards.isolation == "tenant" else None
+
+    async def _serve(self, exchange: Exchange, trace: Trace, order: Order, choice: Choice) -> None:
         """Try replicas until one answers; another is tried only while the client has seen nothing."""
         tried: list[ReplicaLane] = []
         failure: EngineFailure | None = None
         self.budget.enter()
         try:
-            while (replica := pick(self.fleet.ready(order.model), tried, self.random)) is not None:
+            while (replica := pick(self.fleet.ready(order.model), tried, choice.among)) is not None:
                 charged = failure is not None and is_charged(failure)
                 if failure is not None and not self._again(failure, trace, tried, order.model):
                     break
                 tried.append(replica)
                 trace.replica, trace.attempts = replica.id, len(tried)
                 try:
-                    await forward(exchange, order, replica, trace, self.clock)
+                    await forward(exchange, order, choice.lane(replica), trace, self.clock)
                     replica.note_success()
+                    choice.learn(trace)
                     return
                 except EngineFailure as error:
                     replica.note_failure(error)

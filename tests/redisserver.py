@@ -92,7 +92,8 @@ class RedisServer:
         # Any process could have been given the port meanwhile, hence the look at whose server answers.
         try:
             assert self._process is not None
-            return self.command("INFO", "server")["process_id"] == self._process.pid
+            told = self.command("INFO")
+            return told["process_id"] == self._process.pid and not told["loading"]
         except (redis.ConnectionError, redis.TimeoutError):
             return False
 

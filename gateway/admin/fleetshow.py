@@ -122,9 +122,7 @@ def replica_view(replica: Replica, order: EngineOrder | None, now: float) -> Rep
     )
 
 
-def source_views(
-    ages: Mapping[str, float], faults: Mapping[str, int], troubles: Mapping[str, str]
-) -> list[SourceView]:
+def source_views(ages: Mapping[str, float], faults: Mapping[str, int], troubles: Mapping[str, str]) -> list[SourceView]:
     """Kinds of sources, by seconds since each was last believed, how many fail now, and what is wrong with them."""
     return [
         SourceView(kind=str(kind), age=age, faults=faults.get(kind, 0), trouble=_short(troubles.get(kind, "")))

@@ -118,9 +118,7 @@ def remarks(fleet: FleetList) -> list[str]:
     lines = [line for one in fleet.replicas for line in warnings(one)]
     lines.sort(key=lambda line: not line.startswith("WARNING"))
     lines += _readiness(fleet)
-    lines += [
-        f"Engines from {one.kind}: {one.trouble}." for one in fleet.sources if one.trouble
-    ]
+    lines += [f"Engines from {one.kind}: {one.trouble}." for one in fleet.sources if one.trouble]
     if fleet.watched and fleet.generation is None:
         lines.append("The state store cannot be read now: orders are not shown. Those that are known stand.")
     return lines

@@ -18,9 +18,13 @@ from gateway.errors import (
     EngineRefused,
     EngineUnreachable,
 )
+from gateway.fleet.balance.estimate import Load
+from gateway.fleet.balance.pace import Pace, Prior
+from gateway.fleet.balance.strategies import point_of
+from gateway.fleet.balance.workload import Workload
 from gateway.fleet.breaker import Breaker, ejection_time
 from gateway.fleet.engines.adapter import GENERIC, Adapter
-from gateway.fleet.life import Life, Sign, State, advance
+from gateway.fleet.life import ROUTABLE, Life, Sign, State, advance
 from gateway.fleet.link import EngineLink
 from gateway.fleet.look import Seen
 from gateway.fleet.progress import Progress
@@ -88,6 +92,10 @@ class Replica:
         self.warmth = ""
         self.progress = Progress(now())
         self.breaker = Breaker(policy().breaker)
+        self.work = Workload(Prior())
+        self.quote = self.work.quote
+        self.point = point_of(spec.id)
+        self.turn = 0
         self.nudge: Callable[[], None] = lambda: None
         self._proofs = 0
         self._busy_until = -math.inf
@@ -111,6 +119,18 @@ class Replica:
     def leave(self) -> None:
         """One less."""
         self.in_flight -= 1
+
+    def answered(self) -> None:
+        """The first token of a request came; nothing is learned of one that nobody weighed."""
+
+    @property
+    def pace(self) -> Pace:
+        """How fast it is."""
+        return self.work.pace
+
+    def load(self, now: float) -> Load:
+        """What it has to do."""
+        return self.work.load(self.in_flight, self.share, now)
 
     def send(
         self, path: str, content_type: bytes, body: bytes, request_id: str, *, total: float | None
@@ -136,6 +156,8 @@ class Replica:
         if isinstance(error, EngineBusy):
             self._busy_until = self._now() + _BUSY_FOR
             return
+        if isinstance(error, EngineDead) and (self.in_flight or self.life.state not in ROUTABLE):
+            error.absolve()  # in flight there, or told of the death before this one
         telling = _TELLING.get(type(error))
         if telling is not None and not (isinstance(error, EngineUnreachable) and error.slow):
             self.take(*telling)

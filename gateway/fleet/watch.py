@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from gateway.errors import EngineFailure, EngineHung, EngineUnreachable
-from gateway.fleet.breaker import ejection_time, jittered
+from gateway.fleet.breaker import ejection_time
 from gateway.fleet.canaries import Canaries
 from gateway.fleet.engines.adapter import adapter_for
 from gateway.fleet.life import Sign, State
@@ -27,6 +27,7 @@ from gateway.fleet.look import (
 )
 from gateway.fleet.replica import Replica
 from gateway.fleet.restart import same_process
+from gateway.fleet.rhythm import next_look
 from gateway.fleet.signals import Memory, Reading, Signal
 from gateway.fleet.surroundings import Surroundings
 from gateway.fleet.warmer import Warmth, warm_up
@@ -55,6 +56,7 @@ class Watch:
         self._last: Reading | None = None
         self._misses = 0
         self._steps = 0
+        self._next = -math.inf
         self._setbacks = 0
         self._warm_after = -math.inf
         self._warm_since = 0.0
@@ -75,14 +77,12 @@ class Watch:
 
     async def run(self) -> None:
         """Step after step, until the replica is gone."""
-        # Replicas that are found at once, as at the start, are not to be looked at all at once from then on.
-        share, self._steps = self._around.random.random(), self._around.random.randrange(_LIST_EVERY)
+        self._steps = self._around.random.randrange(_LIST_EVERY)  # not all of a fleet has its longer looks at once
         while not (self.replica.life.state is State.GONE and self.replica.removed):
             self._wake.clear()
             await self.step()
             self.greeted.set()
-            await self._pause(share)
-            share = 1.0
+            await self._pause()
 
     async def step(self) -> None:
         """One look, and what follows from it."""
@@ -95,14 +95,16 @@ class Watch:
             self._cut.reschedule(asyncio.get_running_loop().time())
             self._cut = None
 
-    async def _pause(self, share: float = 1.0) -> None:
-        """Until the next step: this share of an interval, or until it is nudged."""
-        around = self._around
+    async def _pause(self) -> None:
+        around, loop = self._around, asyncio.get_running_loop()
+        now = loop.time()
+        self._next = next_look(self._next, now, around.interval, around.random.random)
         try:
-            async with asyncio.timeout(share * jittered(around.interval, around.random.random)):
+            async with asyncio.timeout(self._next - now):
                 await self._wake.wait()
         except TimeoutError:
             return
+        self._next = loop.time()
         rest = self._woken + _WOKEN_AGAIN * around.interval - around.now()
         if rest > 0:
             await asyncio.sleep(rest)
@@ -280,7 +282,9 @@ class Watch:
         replica = self.replica
         reading = await look_at_signals(replica.link, replica.adapter, self._memory)
         if reading is not None:
-            replica.reading, replica.read_at = reading, self._around.now()
+            now = self._around.now()
+            replica.reading, replica.read_at = reading, now
+            replica.work.scraped(reading, now)
         return reading
 
     def _raise_alarm(self, reading: Reading | None) -> None:

@@ -136,6 +136,11 @@ def split_key(salt: Secret) -> bytes:
     return hmac.digest(salt.reveal().encode(), b"gateway split", "sha256")
 
 
+def prefix_key(salt: Secret) -> bytes:
+    """What prompts are hashed with to tell which of them begin alike: 32 bytes that tell nothing of the salt."""
+    return hmac.digest(salt.reveal().encode(), b"gateway prefixes", "sha256")
+
+
 def _judged(text: str, place: str) -> Secret:
     if len(text) < _MIN_LENGTH:
         raise SecretFault(f"{place} holds {len(text)} characters: a secret needs at least {_MIN_LENGTH}.")

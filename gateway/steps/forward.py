@@ -41,6 +41,10 @@ class Lane(Protocol):
         """One more request is in flight there."""
         ...
 
+    def answered(self) -> None:
+        """The first event of a stream has come."""
+        ...
+
     def leave(self) -> None:
         """One less."""
         ...
@@ -88,7 +92,7 @@ async def forward(exchange: Exchange, order: Order, lane: Lane, trace: Trace, cl
         if answer.status != 200:
             raise refusal(answer.status, await answer.read_some(_ERROR_BODY))
         if request.stream:
-            await _relay_stream(exchange, order, answer, trace, clock)
+            await _relay_stream(exchange, order, answer, trace, clock, lane=lane)
             return
         body = await answer.read(order.answer_limit)
         trace.answered = clock()
@@ -132,13 +136,18 @@ def _lines(first: bytes, order: Order, trace: Trace, now: float) -> bytes:
 
 
 async def _relay_stream(
-    exchange: Exchange, order: Order, answer: Answer, trace: Trace, clock: Callable[[], float]
+    exchange: Exchange, order: Order, answer: Answer, trace: Trace, clock: Callable[[], float], *, lane: Lane
 ) -> None:
     if _media_type(answer) != _EVENTS:
         raise EngineProtocolError
     request = order.request
     plan = StreamPlan(request.route.dialect, request.alias, request.include_usage, request.choices)
-    relay = StreamRelay(exchange, SseScanner(plan), lambda: _begin(exchange, order, answer, trace, clock))
+
+    def begin() -> None:
+        lane.answered()
+        _begin(exchange, order, answer, trace, clock)
+
+    relay = StreamRelay(exchange, SseScanner(plan), begin)
     try:
         answer.pipe(relay, relay.shortcut)
         await relay.done

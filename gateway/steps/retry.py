@@ -8,7 +8,15 @@ have if they had come a moment later.
 
 from __future__ import annotations
 
-from gateway.errors import EngineClosing, EngineFailure, EngineHung, EngineReset, EngineTimeout, EngineUnreachable
+from gateway.errors import (
+    EngineClosing,
+    EngineDead,
+    EngineFailure,
+    EngineHung,
+    EngineReset,
+    EngineTimeout,
+    EngineUnreachable,
+)
 from gateway.policy.fleet import Retries
 
 
@@ -53,7 +61,7 @@ def is_charged(error: EngineFailure) -> bool:
     return not isinstance(error, _LET_GO)
 
 
-_LET_GO = (EngineUnreachable, EngineReset, EngineClosing, EngineHung)
+_LET_GO = (EngineUnreachable, EngineReset, EngineClosing, EngineDead, EngineHung)
 
 
 def worth_another(error: EngineFailure, request_bytes: int, policy: Retries, *, saturated: bool = False) -> bool:

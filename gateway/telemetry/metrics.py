@@ -73,6 +73,11 @@ class Metrics:
         self.retries = Counter(
             "gateway_retries", "Requests sent to another replica, by how the first failed", ("reason",)
         )
+        self.dry_runs = Counter(
+            "gateway_balancing_dry_run",
+            "Choices of a strategy that was only asked, by whether it would have chosen the same",
+            ("strategy", "choice"),
+        )
         self.transitions = Counter(
             "gateway_replica_transitions",
             "Steps in the lives of replicas, by what was learned and where it led",
@@ -112,8 +117,9 @@ class Metrics:
 
     def collect(self) -> Iterable[Metric]:
         """All families, for the library's registry."""
-        families = (self.duration, self.first_token, self.per_token, self.tokens, self.overhead)
-        for family in (*families, self.requests, self.refusals, self.token_refusals, self.retries, self.transitions):
+        histograms = (self.duration, self.first_token, self.per_token, self.tokens, self.overhead)
+        refused = (self.requests, self.refusals, self.token_refusals)
+        for family in (*histograms, *refused, self.retries, self.transitions, self.dry_runs):
             yield from family.collect()
         yield from self.revisions.collect()
         for name, meaning, labels, read in self._gauges:

@@ -16,6 +16,8 @@ from gateway.wire.exposition import MAX_BYTES, Exposition
 _AFTER_NAME = b"{ \t"
 _SLACK = 128  # bytes by which figures may lengthen a page between two looks; a histogram is longer, a line may be not
 _MOST = 128  # names whose places are remembered; each engine is asked for about thirty
+_NEVER = b"\n\0"  # stands on no page
+_IN_HISTOGRAM = (b"_count", b"_sum")
 
 
 class Lines(Protocol):
@@ -49,18 +51,52 @@ class Layout:
 
 
 class _Known:
-    """Where the lines of a name begin, and what follows the name there.
+    """Where the lines of a name begin, and what follows the name there. Without places it is searched each time.
 
-    ``whole`` is the first line with what is around it. Without places, the name is searched for each time.
+    ``whole``, which begins at ``at``, is an only line that did not change from one page to the next, and what is around
+    it as long as it stays the only one.
     """
 
-    __slots__ = ("lines", "needle", "places", "whole")
+    __slots__ = ("at", "lines", "needle", "places", "whole")
 
     def __init__(self, needle: bytes, places: list[int], lines: list[bytes]) -> None:
         self.needle = needle
         self.places = places
         self.lines = lines
-        self.whole = b"%b%b\n" % (needle, lines[0]) if places else b""
+        self.at = 0
+        self.whole = _NEVER
+
+    def move(self, places: list[int], lines: list[bytes], text: bytes) -> None:
+        """They are elsewhere now, or have other figures."""
+        self.places, self.whole = places, _NEVER
+        if lines != self.lines:
+            self.lines = lines
+        elif len(places) == 1:
+            end = places[0] + len(self.needle) + len(lines[0])
+            before, behind = _before(text, self.needle, places[0]), _behind(text, self.needle, end)
+            if before >= 0 and behind:
+                self.at, self.whole = before, text[before:end] + behind
+
+
+def _before(text: bytes, needle: bytes, at: int) -> int:
+    """Where that begins which shows that no other line of the name is before ``at``; -1 where nothing does.
+
+    A comment shows it. Before the count and the sum of a histogram there is another part of it, with changing figures.
+    """
+    line = text.rfind(b"\n", 0, at)
+    if line >= 0 and text.startswith(b"\n#", line):
+        return line
+    stem, mark, _ = needle.rpartition(b"_")
+    return at if line >= 0 and needle.endswith(_IN_HISTOGRAM) and text.startswith(stem + mark, line) else -1
+
+
+def _behind(text: bytes, needle: bytes, end: int) -> bytes:
+    """As much of what stands behind a line as shows that it is no other line of the name; nothing where it may be."""
+    following = text[end : end + len(needle) + 1]
+    for index, (one, other) in enumerate(zip(following, needle, strict=False)):
+        if one != other:
+            return following[: index + 1]
+    return following if len(following) > len(needle) and following[-1] not in _AFTER_NAME else b""
 
 
 class _Page:
@@ -77,26 +113,19 @@ class _Page:
     def lines(self, name: str) -> list[bytes]:
         """What follows the name in each line of exactly this name."""
         known = self._known.get(name)
-        if known is not None and known.places and (self._same(known) or self._again(known)):
-            return known.lines
+        if known is not None:
+            at = known.at + self._drift
+            if self._text.startswith(known.whole, at if at > 0 else 0):  # so it is with most names of most pages
+                if self._drift:
+                    known.at = at
+                    known.places[0] += self._drift
+                return known.lines
+            if known.places and self._again(known):
+                return known.lines
         found = self._search(name)
         if known is not None or len(self._known) < _MOST:
             self._known[name] = found
         return found.lines
-
-    def _same(self, known: _Known) -> bool:
-        """Whether the name has one line, and that is what it was: so it is with most names of most pages."""
-        at = known.places[0] + self._drift
-        if len(known.places) > 1 or at < 0 or not self._text.startswith(known.whole, at):
-            return False
-        if self._drift:
-            known.places[0] = at
-        return not self._more(known.needle, at, at + len(known.whole) - 1)
-
-    def _more(self, needle: bytes, begin: int, end: int) -> bool:
-        """Whether the line before ``begin``, or the one behind ``end``, may be one more of the name."""
-        text = self._text
-        return text.startswith(needle, end) or text.startswith(needle, max(text.rfind(b"\n", 0, begin), 0))
 
     def _again(self, known: _Known) -> bool:
         """Find the lines near their places, as they are now; false if one of them is not there."""
@@ -116,11 +145,10 @@ class _Page:
             places.append(at)
             lines.append(text[after:end])
             last = at
-        if self._more(needle, places[0], end):
+        if text.startswith(needle, end) or text.startswith(needle, max(text.rfind(b"\n", 0, places[0]), 0)):
             return False
-        self._drift, known.places = drift, places
-        if lines != known.lines:
-            known.lines, known.whole = lines, text[places[0] : places[0] + length + len(lines[0]) + 1]
+        self._drift = drift
+        known.move(places, lines, text)
         return True
 
     def _search(self, name: str) -> _Known:

@@ -31,7 +31,8 @@ def rename(body: bytes, model: str) -> Reply:
     """The answer with ``model`` in place of the served model's.
 
     Raises ``EngineProtocolError`` if it is not JSON, and what the engine refused with if it is an error in spite of its
-    status. A list (SGLang's rerank) names no model and passes as it is.
+    status. An answer that was aborted without a token is a refusal as well: so vLLM answers prompts of token ids while
+    it shuts down (seen with 0.32.0). A list (SGLang's rerank) names no model and passes as it is.
     """
     try:
         answer = orjson.loads(body)
@@ -42,11 +43,11 @@ def rename(body: bytes, model: str) -> Reply:
     if says_error(answer):
         raise refusal(error_status(answer), body)
     usage = answer.get("usage")
-    return Reply(
-        body=_renamed(body, answer, model),
-        usage=read_usage(usage) if isinstance(usage, dict) else None,
-        finish=_finish_of(answer),
-    )
+    used = read_usage(usage) if isinstance(usage, dict) else None
+    finish = _finish_of(answer)
+    if finish == _ABORTED and (used is None or not used.completion):
+        raise EngineClosing
+    return Reply(_renamed(body, answer, model), used, finish)
 
 
 def _renamed(body: bytes, answer: dict[str, Any], model: str) -> bytes:
@@ -71,6 +72,7 @@ def _finish_of(answer: dict[str, Any]) -> str | None:
     return reason if isinstance(reason, str) else None
 
 
+_ABORTED = "abort"
 _CONTEXT = re.compile(rb"maximum context length|max_model_len|context window|longer than the maximum", re.IGNORECASE)
 _MODEL_GONE = re.compile(rb'"NotFoundError"|"model_not_found"')
 _ANY = re.compile(rb"")

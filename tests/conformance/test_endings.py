@@ -53,7 +53,8 @@ def test_drained_engine(talk, doomed, spare, new_gateway, hasty):
     """SIGTERM with a drain time: /health stays 200, what runs finishes, each new request is refused at once (captured,
     0.32.0). So the first one that is goes elsewhere, or fails where there is no elsewhere, and is the last one there.
 
-    What is refused is text: a prompt of token ids needs no tokenizer, and is answered to the end (seen, 0.32.0).
+    What is refused is text. A prompt of token ids needs no tokenizer and gets a 200 without a token, its end "abort" or
+    none in a stream (seen, 0.32.0); a canary, which is one, must not take that for an answer.
     """
     alone, pair = new_gateway(doomed.url, **hasty), new_gateway(doomed.url, spare.url, ready=2, **hasty)
     states = {gateway: followed(gateway, doomed.url) for gateway in (alone, pair)}

@@ -300,7 +300,7 @@ def test_a_killed_engine_that_starts_again_is_warmed_up_before_users_reach_it(
     for call in running:
         assert json.loads(call.lines[-1].removeprefix("data: "))["error"]["code"] == "engine_error"
         assert "data: [DONE]" not in call.lines
-    assert [call.status for call in waiting] == [502, 502]
+    assert [call.status for call in waiting] == [200, 200]  # they were not alone there when it died
     reasons = [gateway.records.last(request_id=call.request_id)["reason"] for call in waiting]
     assert reasons == ["dead", "dead"]
     states = gateway.states(url)

@@ -32,6 +32,8 @@ _MANY = 1000  # requests: nobody prefers a replica that has so many
 DONE = "data: [DONE]\n\n"
 PACED: dict[str, Any] = {"step_time": 0.01, "prefill_tokens_per_second": 0.0}
 """An engine whose answers take about as long as they have tokens."""
+PATIENT: dict[str, Any] = {"timeouts_connect": 10}
+"""A gateway that does not take a machine which stands still for an engine that does."""
 WARM: dict[str, Any] = {
     "shapes": [{"prompt": 16, "output": 2}],
     "concurrency": 1,

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.fleet.life import Sign, State
 from tests.conftest import COLD, RunningGateway, Site, wait_until
-from tests.integration.conftest import PACED, History, Load, of_users, replica_of, set_fault, settled, state_of
+from tests.integration.conftest import PACED, PATIENT, History, Load, of_users, replica_of, set_fault, settled, state_of
 
 INTERVAL = 0.1
 CONSECUTIVE, PROOFS, EJECT = 4, 10, 0.5
@@ -21,7 +21,7 @@ CLIENTS_FAULT = {"status": 400, "message": "nonsense", "type": "BadRequestError"
 
 def front(site: Site, *engines: Any, **flags: Any) -> RunningGateway:
     policy = site.routing(warmup=COLD, breaker=BREAKER)
-    gateway = site.gateway(engines, policies=policy, probe_interval=INTERVAL, **flags)
+    gateway = site.gateway(engines, policies=policy, probe_interval=INTERVAL, **PATIENT, **flags)
     gateway.wait_ready("sim-model", len(engines))
     return gateway
 
@@ -99,6 +99,7 @@ def test_a_storm_of_errors_ejects_one_and_it_proves_itself_request_by_request(si
         load.more(10)
         set_fault(site, failing, "status_burst")
         history.when(failing.url, State.EJECTED)
+        load.more(3)  # what was on its way then has arrived
         left = len(of_users(failing))
         wait_until(lambda: replica.life.ejections >= 2, "a canary that fails")
         load.more(10)
@@ -136,5 +137,5 @@ def test_when_all_fail_only_the_stated_share_is_out(site: Site, count: int, most
         set_fault(site, engine, None)
     with Load(gateway, once=True) as load:
         pass
-    assert load.failures == []
+    assert load.failures == [], [gateway.records.last(request_id=each.request_id) for each in load.failures]
     assert "ready" in {state_of(gateway, engine.url) for engine in engines}

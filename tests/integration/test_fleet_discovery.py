@@ -17,6 +17,7 @@ from loadtests.engine.spec import EngineSpec
 from tests.conftest import COLD, RunningGateway, Site, wait_until
 from tests.integration.conftest import (
     PACED,
+    PATIENT,
     WARM,
     History,
     Load,
@@ -24,8 +25,8 @@ from tests.integration.conftest import (
     of_users,
     replica_of,
     settled,
-    stream_at,
     state_of,
+    stream_at,
     warmups,
 )
 
@@ -36,7 +37,7 @@ LOOKED = 2.0
 
 def front(site: Site, *urls: str, warmup: Any = COLD, ready: int, **flags: Any) -> RunningGateway:
     policy = site.routing(warmup=warmup)
-    flags = {"policies": policy, "probe_interval": INTERVAL, "discovery_interval": INTERVAL, **flags}
+    flags = {"policies": policy, "probe_interval": INTERVAL, "discovery_interval": INTERVAL, **PATIENT, **flags}
     gateway = site.gateway(urls, **flags)
     gateway.wait_ready("sim-model", ready)
     return gateway
@@ -102,6 +103,7 @@ def test_a_name_that_leads_nowhere_keeps_its_pool_and_one_that_leads_to_fewer_dr
         with stream_at(gateway, leaving.url, 300) as running:
             name.addresses = ("127.0.0.2",)
             history.when(leaving.url, State.DRAINING)
+            load.more(3)  # what was on its way then has arrived
             left = len(of_users(leaving))
             load.more(10)
             assert len(of_users(leaving)) == left
@@ -128,6 +130,7 @@ def test_an_engine_that_is_taken_out_of_the_file_drains_and_is_forgotten(site: S
         with stream_at(gateway, leaving.url, 200) as running:
             write(listed, staying.url)
             history.when(leaving.url, State.DRAINING)
+            load.more(3)  # what was on its way then has arrived
             left = len(of_users(leaving))
             load.more(10)
             assert len(of_users(leaving)) == left
@@ -158,6 +161,7 @@ def test_a_drain_is_followed_by_every_gateway_and_lifting_it_warms_the_engine_ag
             ordered = order(draining=True)
             for history in histories:
                 assert history.when(leaving.url, State.DRAINING) - ordered <= LOOKED
+            load.more(3)  # what was on its way then has arrived
             left = len(of_users(leaving))
             load.more(10)
             others.more(10)

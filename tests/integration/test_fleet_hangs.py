@@ -14,6 +14,7 @@ from loadtests.engine.process import EngineProcess
 from tests.conftest import COLD, RunningGateway, Site, wait_until
 from tests.integration.conftest import (
     PACED,
+    PATIENT,
     WARM,
     History,
     Load,
@@ -21,8 +22,8 @@ from tests.integration.conftest import (
     replica_of,
     set_fault,
     settled,
-    stream_at,
     state_of,
+    stream_at,
     warmups,
 )
 
@@ -38,7 +39,7 @@ HEALTH = {"hang": HANG, "blind_hang": 2 * HANG, "canary_interval": 0, "canary_li
 
 def front(site: Site, *engines: Any, warmup: Any = COLD, health: Any = HEALTH, **flags: Any) -> RunningGateway:
     policy = site.routing(warmup=warmup, breaker=BREAKER, health=health)
-    flags = {"timeouts_idle": IDLE, "policies": policy, "probe_interval": INTERVAL, **flags}
+    flags = {"timeouts_idle": IDLE, "policies": policy, "probe_interval": INTERVAL, **PATIENT, **flags}
     gateway = site.gateway([each.url for each in engines], **flags)
     gateway.wait_ready("sim-model", len(engines))
     return gateway

@@ -143,7 +143,7 @@ class FakeLane:
         self.busy = busy
         self.room, self.share = 1 << 30, 1.0
         self.in_flight = 0
-        self.successes = 0
+        self.successes = self.answers = 0
         self.most_in_flight = 0
         self.sent: list[tuple[str, bytes, bytes, str]] = []
         self.totals: list[float | None] = []
@@ -165,6 +165,9 @@ class FakeLane:
         self.totals.append(total)
         turn = self._turns.pop(0) if len(self._turns) > 1 else self._turns[0]
         return await turn()
+
+    def answered(self) -> None:
+        self.answers += 1
 
     def note_success(self) -> None:
         self.successes += 1

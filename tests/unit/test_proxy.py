@@ -33,6 +33,7 @@ from gateway.errors import (
     Refusal,
     Unavailable,
 )
+from gateway.fleet.balance.strategies import Ask, by_two_choices
 from gateway.limits.local import LocalLimiter
 from gateway.limits.sources import FailureGate
 from gateway.model import NO_LIMITS, AliasTable, Limits, Principal, Revision, Target
@@ -47,6 +48,7 @@ from gateway.steps.accept import accept
 from gateway.steps.guard import Entry, open_door
 from gateway.steps.observe import Observer
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.trace import Trace
 
 FOLDER = Path(str(files("policies")))
 SHIPPED = load_policy(FOLDER)
@@ -96,6 +98,27 @@ class Fleet:
         return 17
 
 
+class Choices:
+    """Two choices, of which nothing is learned."""
+
+    def __init__(self) -> None:
+        self.random = random.Random(1).random
+        self.learnt: list[Trace] = []
+
+    def consider(self, request, alias, model, salt):
+        self.considered = (alias, model, salt)
+        return self
+
+    def among(self, candidates):
+        return by_two_choices(candidates, Ask(0.0, 0.0), self.random)
+
+    def lane(self, replica):
+        return replica
+
+    def learn(self, trace):
+        self.learnt.append(trace)
+
+
 class Plane:
     """A proxy between fakes. ``records`` are complete after ``handle``."""
 
@@ -125,6 +148,7 @@ class Plane:
         self.schemas = SchemaCap(2, 3600.0, self.clock)
         self.records: list[dict] = []
         self.fleet = Fleet(lanes, {MODEL})
+        self.balancer = Choices()
 
     def write(self, record) -> None:
         self.records.append(record)
@@ -152,7 +176,7 @@ class Plane:
             metrics=self.metrics,
             salt=lambda tenant: f"salt-of-{tenant}",
             split_key=b"k" * 32,
-            random=random.Random(1).random,
+            balancer=self.balancer,
             new_id=lambda: "req_1",
             limits=ProxyLimits(attempts=self.attempts),
             clock=self.clock,
@@ -625,6 +649,137 @@ def test_a_stream_that_has_begun_is_never_tried_elsewhere_and_ends_with_an_error
     assert b"[DONE]" not in exchange.sent
     assert orjson.loads(exchange.writes[-1].removeprefix(b"data: "))["error"]["code"] == "engine_error"
     assert (record["status"], record["error"], record["reason"]) == (200, "engine_error", "reset")
+
+
+# --- the choice of a replica
+
+
+class Along(Choices):
+    """A choice that takes the last candidate, and gives a lane beside it: ``lanes`` are what was given, in order."""
+
+    def __init__(self, fakes, turn=None) -> None:
+        super().__init__()
+        self.fakes, self.turn = fakes, turn
+        self.seen: list[list[str]] = []
+        self.lanes: list[tuple[str, object]] = []
+
+    def among(self, candidates):
+        self.seen.append([each.id for each in candidates])
+        return candidates[-1]
+
+    def lane(self, replica):
+        lane = self.fakes.Lane(self.turn or self.fakes.says(WHOLE), name="a lane has no name")
+        self.lanes.append((replica.id, lane))
+        return lane
+
+
+def _along(fakes, turn=None, count=3, **fields):
+    plane = Plane(fakes, *[fakes.Lane(fakes.fails(AssertionError()), name=f"r{n}") for n in range(count)], **fields)
+    plane.balancer = Along(fakes, turn)
+    return plane
+
+
+def test_the_lane_that_the_choice_gives_is_the_one_that_is_used(fakes):
+    plane = _along(fakes)
+    record = plane.serve(plane.chat())
+    assert (record["status"], record["replica"], record["attempts"]) == (200, "r2", 1)
+    [(chosen, lane)] = plane.balancer.lanes
+    assert (chosen, len(lane.sent), lane.most_in_flight, lane.in_flight) == ("r2", 1, 1, 0)
+    assert [replica.most_in_flight for replica in plane.lanes] == [0, 0, 0]
+    assert [replica.successes for replica in plane.lanes] == [0, 0, 1]  # what it did is said of the replica
+
+
+def test_each_attempt_is_chosen_among_those_not_tried_and_has_a_lane_of_its_own(fakes):
+    plane = _along(fakes, _first_fails(fakes, EngineReset()))
+    record = plane.serve(plane.chat())
+    assert (record["status"], record["attempts"], record["replica"]) == (200, 2, "r1")
+    assert plane.balancer.seen == [["r0", "r1", "r2"], ["r0", "r1"]]
+    assert [name for name, _ in plane.balancer.lanes] == ["r2", "r1"]
+    assert all(len(lane.sent) == 1 and not lane.in_flight for _, lane in plane.balancer.lanes)
+    assert [len(replica.failures) for replica in plane.lanes] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(("isolation", "salt"), [("tenant", "salt-of-acme"), ("none", None)])
+def test_the_choice_knows_alias_model_and_what_keeps_the_tenant_apart(fakes, isolation, salt):
+    text = (FOLDER / "guards.yaml").read_text()
+    assert text.count("\nisolation: tenant") == 1
+    guards = parse_guards(text.replace("\nisolation: tenant", f"\nisolation: {isolation}"), "guards.yaml")
+    plane = _along(fakes, policy=Policy(guards, PINS.access))
+    plane.serve(plane.chat())
+    assert plane.balancer.considered == ("general", MODEL, salt)
+    assert orjson.loads(plane.balancer.lanes[0][1].sent[0][2]).get("cache_salt") == salt
+    _pinned(plane, 2)
+    assert plane.serve(plane.chat(model="general@2"))["status"] == 200
+    assert plane.balancer.considered == ("general", MODEL, salt)
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_only_what_was_answered_to_its_end_is_learned_and_once(fakes, attempts):
+    turns = {1: fakes.says(WHOLE), 2: _first_fails(fakes, EngineReset())}
+    plane = _along(fakes, turns[attempts])
+    assert plane.serve(plane.chat())["attempts"] == attempts
+    [trace] = plane.balancer.learnt
+    assert trace.usage.prompt == 3
+
+
+def test_of_a_stream_that_was_answered_to_its_end_too(fakes):
+    last = b'data: {"model":"served-7b","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+    plane = _along(fakes, fakes.says(FIRST + last + b"data: [DONE]\n\n", 200, "text/event-stream"))
+    assert plane.serve(plane.chat(stream=True))["status"] == 200
+    assert len(plane.balancer.learnt) == 1
+    assert plane.balancer.lanes[0][1].answers == 1
+
+
+@pytest.mark.parametrize("error", [*ELSEWHERE, *NOWHERE], ids=lambda error: error.reason)
+def test_of_what_failed_nothing_is_learned(fakes, error):
+    plane = _along(fakes, fakes.fails(error))
+    assert plane.serve(plane.chat())["error"] is not None
+    assert plane.balancer.learnt == []
+    assert all(not lane.in_flight for _, lane in plane.balancer.lanes)
+
+
+def test_nor_of_a_stream_that_broke_off_or_a_client_that_left(fakes):
+    async def dies():
+        answer, _ = fakes.answer(FIRST, 200, "text/event-stream", complete=False)
+        answer.fail(EngineReset())
+        return answer
+
+    plane = _along(fakes, dies)
+    plane.serve(plane.chat(stream=True))
+    assert plane.balancer.learnt == []
+    reached = asyncio.Event()
+
+    async def waits():
+        exchange.gone = True
+        reached.set()
+        await asyncio.Event().wait()
+
+    plane = _along(fakes, waits)
+    exchange = plane.chat()
+    assert _cancelled(plane, exchange, reached)["status"] == 499
+    assert plane.balancer.learnt == []
+    assert [lane.in_flight for _, lane in plane.balancer.lanes] == [0]
+
+
+def test_a_request_that_is_refused_before_is_not_considered(fakes):
+    plane = _along(fakes)
+    for exchange in (plane.chat(key="wrong"), plane.chat(model="unknown"), plane.chat(not_a_member=1)):
+        assert plane.serve(exchange)["status"] in {400, 401, 404}
+    assert not hasattr(plane.balancer, "considered")
+
+
+def test_a_choice_that_fails_gives_back_what_was_taken(fakes):
+    def breaks(*_):
+        raise RuntimeError("broken")
+
+    plane = _along(fakes, limits=Limits(concurrency=1))
+    plane.balancer.consider = breaks
+    exchange = plane.chat()
+    with pytest.raises(RuntimeError, match="broken"):
+        asyncio.run(plane.handle(exchange))
+    assert exchange.status == 500
+    del plane.balancer.consider
+    assert plane.serve(plane.chat())["status"] == 200
 
 
 # --- one record, whatever happens

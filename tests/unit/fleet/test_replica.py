@@ -146,6 +146,19 @@ def test_what_each_failure_means(failure, once, thrice, nudged):
     assert bench.state is thrice
 
 
+def test_a_death_is_put_down_to_a_request_only_if_it_was_alone_there():
+    """Some requests kill an engine (captured): one that died with nothing else to do is not asked again elsewhere."""
+    alone = EngineDead()
+    Bench().replica.note_failure(alone)
+    bench = Bench()
+    bench.replica.enter()  # of two, the first one that is told of it; then the other
+    first, second = EngineDead(), EngineDead()
+    bench.replica.note_failure(first)
+    bench.replica.leave()
+    bench.replica.note_failure(second)
+    assert [(each.elsewhere, each.retry) for each in (alone, first, second)] == [(False, False)] + [(True, True)] * 2
+
+
 def test_every_kind_of_failure_has_its_row():
     def below(kind: type[EngineFailure]) -> set[type[EngineFailure]]:
         return {kind}.union(*map(below, kind.__subclasses__()))

@@ -174,7 +174,7 @@ def test_a_failure_to_send_shows_nothing_and_leaves_no_count(fakes, error):
         asyncio.run(case.go())
     assert failed.value is error
     assert not case.exchange.started
-    assert (case.lane.in_flight, case.lane.most_in_flight) == (0, 1)
+    assert (case.lane.in_flight, case.lane.most_in_flight, case.lane.answers) == (0, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -321,6 +321,25 @@ def test_the_headers_are_held_until_the_first_event(fakes):
     assert held == [False, True]
 
 
+@pytest.mark.parametrize("size", [1, 7, 64, len(STREAM)])
+def test_the_lane_is_told_once_of_the_first_event_before_the_client_is(fakes, size):
+    told: list[tuple[int, bool]] = []
+    pieces = [_feed(STREAM[at : at + size]) for at in range(0, len(STREAM), size)]
+    looks = _feed(b": waiting\n\n"), lambda _: told.append((case.lane.answers, case.exchange.started))
+    case = _streamed(fakes, *looks, *pieces, _end)
+    answered = case.lane.answered
+    case.lane.answered = lambda: (told.append((case.lane.answers, case.exchange.started)), answered())
+    asyncio.run(case.go())
+    assert told == [(0, False), (0, False)]
+    assert (case.lane.answers, case.exchange.started) == (1, True)
+
+
+def test_a_whole_answer_has_no_first_event(fakes):
+    case = Case(fakes, fakes.says(WHOLE))
+    asyncio.run(case.go())
+    assert case.lane.answers == 0
+
+
 @pytest.mark.parametrize(
     ("steps", "kind", "elsewhere"),
     [
@@ -342,7 +361,7 @@ def test_a_failure_before_the_first_event_shows_nothing(fakes, steps, kind, else
         asyncio.run(case.go())
     assert not case.exchange.started
     assert failed.value.elsewhere is elsewhere
-    assert case.lane.in_flight == 0
+    assert (case.lane.in_flight, case.lane.answers) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +387,7 @@ def test_a_failure_after_it_raises_with_the_stream_left_open(fakes, steps):
     assert b"hunter2" not in case.exchange.sent
     assert case.record["status"] == 200
     assert case.record["events"] >= 1
-    assert case.lane.in_flight == 0
+    assert (case.lane.in_flight, case.lane.answers) == (0, 1)
 
 
 def test_what_stood_before_a_fault_in_the_same_read_is_shown_if_the_stream_had_begun(fakes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway import errors
-from gateway.errors import CODES, EngineFailure, EngineRefused, EngineTimeout
+from gateway.errors import CODES, EngineDead, EngineFailure, EngineRefused, EngineTimeout
 from gateway.policy.fleet import Retries
 from gateway.steps.retry import RetryBudget, is_charged, worth_another
 from gateway.wire.reply import refusal
@@ -26,7 +26,7 @@ VERDICTS = {
     "EngineDead": NO,
 }
 # What an engine is certainly not at work on any more: another attempt is no load on top of it.
-LET_GO = {"EngineUnreachable", "EngineReset", "EngineClosing", "EngineHung"}
+LET_GO = {"EngineUnreachable", "EngineReset", "EngineClosing", "EngineDead", "EngineHung"}
 REFUSALS = [
     (400, b"", NO),
     (400, b"maximum context length", NO),
@@ -71,6 +71,12 @@ def test_what_an_engine_refuses_is_tried_again_only_where_it_is_the_engines_faul
 @pytest.mark.parametrize("code", [code for code, row in CODES.items() if not row.retry])
 def test_what_is_the_requests_fault_is_never_tried_again(code):
     assert judge(EngineRefused(code, elsewhere=True)) == NO
+
+
+def test_one_that_was_not_alone_when_an_engine_died_is_tried_elsewhere():
+    error = EngineDead()
+    error.absolve()
+    assert judge(error) == YES
 
 
 def test_a_failure_of_which_the_client_is_told_not_to_retry_is_not_retried_for_it():

@@ -24,6 +24,7 @@ LABELS = {
     "gateway_requests": {"endpoint", "status"},
     "gateway_refusals": {"code"},
     "gateway_token_refusals": {"reason"},
+    "gateway_balancing_dry_run": {"strategy", "choice"},
     "gateway_replica_transitions": {"sign", "state"},
     "gateway_retries": {"reason"},
     "gateway_alias_requests": {"alias", "revision", "track", "outcome"},
@@ -108,6 +109,7 @@ def test_the_labels_are_these():
     metrics.observe(_trace(error="engine_error"))
     metrics.retries.add("reset")
     metrics.transitions.add("lost", "ejected")
+    metrics.dry_runs.add("estimate", "same")
     metrics.token_refusals.add("signature")
     for name, family in _families(metrics).items():
         for sample in family.samples:

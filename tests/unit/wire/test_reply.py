@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from gateway.errors import EngineProtocolError, EngineRefused
+from gateway.errors import EngineClosing, EngineProtocolError, EngineRefused
 from gateway.model import Usage
 from gateway.wire.reply import refusal, rename
 from loadtests.engine.capture import read_capture
@@ -124,6 +124,19 @@ def test_an_error_under_a_good_status_is_an_error(answer, code):
         rename(orjson.dumps(answer), "alias")
     assert caught.value.spec.code == code
     assert "secret" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("finish", "tokens", "refused"), [("abort", 0, True), ("abort", 3, False), ("length", 0, False), (None, 0, False)]
+)
+def test_an_answer_aborted_before_its_first_token_is_of_an_engine_that_shuts_down(finish, tokens, refused):
+    choice = {"index": 0, "text": "", "finish_reason": finish}
+    body = orjson.dumps({"model": "m", "choices": [choice], "usage": {"prompt_tokens": 4, "completion_tokens": tokens}})
+    if refused:
+        with pytest.raises(EngineClosing):
+            rename(body, "alias")
+    else:
+        assert rename(body, "alias").finish == finish
 
 
 CONTEXT = b'{"error":{"message":"This model\'s maximum context length is 2048 tokens.","code":400}}'

@@ -1,0 +1,192 @@
+"""How long a request would wait for its first token at one replica. Pure; all times are seconds.
+
+Two sources say how loaded a replica is: the engine, as last scraped, knows about everybody's requests but not about
+those since; this instance knows its own, and they are exact. Scraped figures lose weight with their age, by half every
+two seconds, so that an old scrape leaves the own counts, and there is no age at which anything jumps (one late scrape
+emptied a pool: llm-d-router#2408). Scraped prompts are also taken to be computed meanwhile. What was sent since the
+scrape counts in full: it is what keeps requests from all running to the replica that looked idle a moment ago.
+
+Every term only grows with the load that it is made of, and every input is bounded before it counts, so an engine's
+gauges, whatever they say, can make its replica look bad or good but never break the choice.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any, NamedTuple, Protocol
+
+from gateway.fleet.balance.pace import FIRST_PASSES, PASS_TOKENS
+
+HALF_LIFE = 2.0
+"""Seconds in which a scraped figure loses half of its weight."""
+FRESH = 0.25
+"""Seconds for which a quote holds if nothing happens at its replica."""
+AHEAD = 2 * FRESH
+"""One that would hold for longer is of a clock that was set back."""
+
+_CROWD = 256.0  # sequences that make a decode step twice as long as one does
+_KV_SCALE = 0.15  # seconds, after SMG's least_load: 0.15 k / (1 - k)
+_KV_STEEPNESS = 16  # and times k to this power: a cache that is half in use costs nobody anything
+_REDO = 0.1  # seconds of work that each preemption makes anew
+_PROGRESS = 0.75  # share of the unanswered tokens that may be taken as computed without a first token to prove it
+
+_TOKENS = (0.0, 1e12)
+_REQUESTS = (0.0, 1e9)
+_SECONDS = (0.0, 1e6)
+
+
+class Rates(Protocol):
+    """What is needed of a replica's pace. All positive and finite."""
+
+    @property
+    def prefill(self) -> float:
+        """Prompt tokens a second."""
+        ...
+
+    @property
+    def step(self) -> float:
+        """Seconds of a decode step."""
+        ...
+
+
+class Load(NamedTuple):
+    """What a replica has to do. Tokens are prompt tokens that have to be computed: those in its prefix cache are not.
+
+    Scraped ``age`` seconds ago: ``queued`` tokens that wait or are in prefill there (0 if not known), requests
+    ``running`` and ``waiting``, ``kv`` use from 0 to 1, and ``preempting``, preemptions a second lately. Counted here:
+    ``sent``, tokens sent there by this instance since that scrape that have had no first token yet; ``unanswered``, all
+    such tokens, whenever sent, and ``quiet``, seconds since it last gave one of them a first token, or since they were
+    sent where that is less; ``others``, the tokens of other instances; ``in_flight``, this instance's requests there.
+    ``slots`` bounds a batch, ``mean_left`` is how long a running request still takes, and ``share`` from 0 to 1 is what
+    it is to get beside a full replica.
+    """
+
+    queued: float = 0.0
+    sent: float = 0.0
+    others: float = 0.0
+    running: float = 0.0
+    waiting: float = 0.0
+    in_flight: int = 0
+    slots: int | None = None
+    kv: float = 0.0
+    preempting: float = 0.0
+    age: float = 0.0
+    share: float = 1.0
+    mean_left: float = 0.0
+    unanswered: float = 0.0
+    quiet: float = 0.0
+
+
+# Of each field of a load, in their order. A cache that is wholly full would cost for ever; a share of 0 likewise.
+_BOUNDS: tuple[tuple[float, float], ...] = (
+    *(_TOKENS, _TOKENS, _TOKENS),
+    *(_REQUESTS, _REQUESTS, _REQUESTS, _REQUESTS),
+    (0.0, 0.99),
+    (0.0, 1e3),
+    _SECONDS,
+    (0.01, 1.0),
+    *(_SECONDS, _TOKENS, _SECONDS),
+)
+
+
+class Terms(NamedTuple):
+    """What an estimate is made of, in seconds: ``total`` is the sum of the first five, times ``factor``.
+
+    ``queue``: the prompts before it. ``prefill``: its own. ``slot``: until the batch has a place. ``decode``: the steps
+    of those running, which prefill shares with them. ``pressure``: what a full KV cache will cost. ``factor``: more for
+    a replica that is to get less.
+    """
+
+    queue: float
+    prefill: float
+    slot: float
+    decode: float
+    pressure: float
+    factor: float
+    total: float
+
+
+def estimate(load: Load, uncached: float, pace: Rates) -> Terms:
+    """Seconds until the first token of a request with so many ``uncached`` prompt tokens, and what makes them up."""
+    ahead, step, passes, slot, pressure, factor = _standing(load, pace)
+    uncached = _bounded(uncached, _TOKENS)
+    queue, prefill = ahead / pace.prefill, uncached / pace.prefill
+    decode = step * (passes + (ahead + uncached) / PASS_TOKENS)
+    total = (queue + prefill + slot + decode + pressure) * factor
+    return Terms(queue, prefill, slot, decode, pressure, factor, total)
+
+
+class Quote:
+    """What a replica would take, ready for many requests: what does not depend on the request is worked out once.
+
+    A choice among hundreds of replicas has a quarter of a microsecond for each. So a replica keeps its quote until
+    something happens there (``void``) or ``FRESH`` seconds are over; meanwhile the prompts before a request get shorter
+    by a second each second. ``until`` is when that is, ``clear`` when they would be gone; ``base`` is the rest of an
+    estimate, and ``token`` what each uncached token adds to it.
+    """
+
+    __slots__ = ("base", "clear", "token", "until")
+
+    def __init__(self) -> None:
+        self.base = self.clear = self.token = 0.0
+        self.until = -inf
+
+    def void(self) -> None:
+        """Something changed: a request came, was answered or went, or a scrape came."""
+        self.until = -inf
+
+    def holds(self, now: float) -> bool:
+        """Whether it is of now. A clock that was set back ends it too."""
+        return 0.0 < self.until - now < AHEAD
+
+    def renew(self, load: Load, pace: Rates, now: float) -> None:
+        """Work it out anew."""
+        ahead, step, passes, slot, pressure, factor = _standing(load, pace)
+        self.token = (1.0 / pace.prefill + step / PASS_TOKENS) * factor
+        self.clear = now + ahead * self.token
+        self.base = (step * passes + slot + pressure) * factor
+        self.until = now + FRESH
+
+    def seconds(self, uncached: float, now: float) -> float:
+        """What ``estimate`` says as its total, when it was just renewed."""
+        return max(self.clear - now, 0.0) + self.base + uncached * self.token
+
+
+def _standing(load: Load, pace: Rates) -> tuple[float, float, float, float, float, float]:
+    """Tokens ahead, seconds of a step, passes before a first token, seconds for slot and pressure, and the factor."""
+    queued, sent, others, running, waiting, mine, slots, kv, preempting, age, share, left, own, quiet = (
+        load if _is_sound(load) else map(_bounded, load, _BOUNDS)
+    )
+    weight = 0.5 ** (age / HALF_LIFE)
+    rate = pace.prefill
+
+    scraped = weight * max(queued - age * rate, 0.0) + sent
+    own -= min(quiet * rate, own * _PROGRESS)
+    ahead = (scraped if scraped > own else own) + others
+
+    seen = weight * (running + waiting) + (1.0 - weight) * mine
+    there = seen if seen > mine else mine
+    slot, batch = 0.0, there
+    if slots is not None and slots > 0:
+        slot = max(there + 1.0 - slots, 0.0) * left / slots
+        batch = there if there < slots else slots
+
+    use = weight * kv
+    pressure = _KV_SCALE * use**_KV_STEEPNESS / (1.0 - use) + weight * preempting * _REDO
+    step = pace.step * (1.0 + batch / _CROWD)
+    passes = FIRST_PASSES if batch >= 1.0 else 1.0 + (FIRST_PASSES - 1.0) * batch
+    return ahead, step, passes, slot, pressure, 1.0 / share
+
+
+def _is_sound(load: Load) -> bool:
+    """Whether all is within bounds: nearly always, so it has to be quick."""
+    for value, (least, most) in zip(load, _BOUNDS, strict=True):  # noqa: SIM110 - ``all`` takes half as long again
+        if not (value is None or least <= value <= most):
+            return False
+    return True
+
+
+def _bounded(value: float | None, bounds: tuple[float, float]) -> Any:
+    """A value that is no number counts as the least, as what is below it."""
+    least, most = bounds
+    return value if value is None or least <= value <= most else most if value > most else least

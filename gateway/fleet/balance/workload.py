@@ -1,0 +1,129 @@
+"""What one replica has to do, by its newest scrape and by what this instance has sent there since. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from gateway.fleet.balance.estimate import HALF_LIFE, Load, Quote
+from gateway.fleet.balance.pace import Pace, Prior
+from gateway.fleet.signals import Reading, Signal
+
+_MEMORY = 0.1  # weight of the newest request in what is usual of one
+
+
+class Workload:
+    """Counts of one replica, and its pace. ``now`` is seconds of a monotonic clock.
+
+    Whoever sends a request says so with ``began`` and ends it with exactly one of ``answered`` (its first token came)
+    and ``dropped``; ``epoch`` at that moment tells which scrape knows of it, and which process. Tokens are counted
+    whole: sums of fractions do not come back to 0, and what is left of them would pass for a request that waits.
+    """
+
+    __slots__ = (
+        "_first_epoch", "_mean_left", "_mean_prompt", "_preempting", "_prior", "_quiet_from", "_read_at", "_reading",
+        "_sent", "_unanswered", "epoch", "pace", "quote",
+    )  # fmt: skip
+
+    def __init__(self, prior: Prior) -> None:
+        self._prior = prior
+        self.quote = Quote()
+        self.epoch = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Another process answers there: nothing of the one before holds."""
+        self.pace = Pace(self._prior)
+        self._reading: Reading | None = None
+        self._read_at = -math.inf
+        self._preempting = 0.0
+        self._unanswered = self._sent = 0
+        self._quiet_from = -math.inf
+        self._mean_left = self._mean_prompt = 0.0
+        self.epoch += 1
+        self._first_epoch = self.epoch
+        self.quote.void()
+
+    def suppose(self, prior: Prior) -> None:
+        """What is usual in its pool, for what it has not shown itself; another process there begins with it."""
+        self._prior = prior
+        self.pace.suppose(prior)
+
+    def scraped(self, reading: Reading, now: float) -> None:
+        """A scrape came."""
+        before, seconds = self._reading, now - self._read_at
+        if before is not None and seconds > 0:
+            self.pace.note_scrape(before, reading, seconds)
+            old, new = (each.values.get(Signal.PREEMPTIONS) for each in (before, reading))
+            self._preempting = max(new - old, 0.0) / seconds if old is not None and new is not None else 0.0
+        self._reading, self._read_at = reading, now
+        self._sent = 0
+        self.epoch += 1
+        self.quote.void()
+
+    def began(self, uncached: float, now: float) -> None:
+        """A request with so many uncached prompt tokens was sent."""
+        if not self._unanswered:
+            self._quiet_from = now
+        tokens = round(uncached)
+        self._unanswered += tokens
+        self._sent += tokens
+        self._mean_prompt += (uncached - self._mean_prompt) * (_MEMORY if self._mean_prompt else 1.0)
+        self.quote.void()
+
+    def answered(self, uncached: float, epoch: int, now: float) -> None:
+        """Its first token came."""
+        if epoch >= self._first_epoch:
+            self._quiet_from = now
+        self.dropped(uncached, epoch)
+
+    def dropped(self, uncached: float, epoch: int) -> None:
+        """It ended, or will never have a first token. One that was sent to the process before counts no more."""
+        if epoch < self._first_epoch:
+            return
+        tokens = round(uncached)
+        self._unanswered -= tokens
+        if epoch == self.epoch:
+            self._sent -= tokens
+        self.quote.void()
+
+    def ended(self, seconds: float) -> None:
+        """A request ended so many seconds after its first token. One that runs has half of that left, on average."""
+        self._mean_left += (seconds / 2 - self._mean_left) * (_MEMORY if self._mean_left else 1.0)
+
+    def ahead(self, in_flight: int, now: float) -> float | None:
+        """Prompt tokens that a request sent now would wait for, as the quote has it.
+
+        ``None`` where nobody asked for a quote, and where the batch is full: what a request that waits for a slot
+        waits for cannot be said in tokens.
+        """
+        quote, slots = self.quote, self.pace.slots
+        if slots is not None and max(in_flight, self._seen(now)) >= slots:
+            return None
+        return max(quote.clear - now, 0.0) / quote.token if quote.holds(now) else None
+
+    def _seen(self, now: float) -> float:
+        """Requests that the engine had, everybody's, by a scrape that is not old."""
+        if self._reading is None or now - self._read_at > HALF_LIFE:
+            return 0.0
+        values = self._reading.values
+        return values.get(Signal.RUNNING, 0.0) + values.get(Signal.WAITING, 0.0)
+
+    def load(self, in_flight: int, share: float, now: float) -> Load:
+        """All of it, for an estimate."""
+        values = self._reading.values if self._reading is not None else {}
+        waiting = values.get(Signal.WAITING, 0.0)
+        return Load(
+            queued=waiting * self._mean_prompt,
+            sent=self._sent,
+            running=values.get(Signal.RUNNING, 0.0),
+            waiting=waiting,
+            in_flight=in_flight,
+            slots=self.pace.slots,
+            kv=values.get(Signal.KV_USE, 0.0),
+            preempting=self._preempting,
+            age=now - self._read_at,
+            share=share,
+            mean_left=self._mean_left,
+            unanswered=self._unanswered,
+            quiet=now - self._quiet_from if self._unanswered else 0.0,
+        )

@@ -1,0 +1,121 @@
+"""Runs scenarios on targets in turns, each run with new engines, whose caches are empty."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import uvloop
+
+from loadtests.bench.procs import Cores, Process, StartFailed
+from loadtests.bench.targets import python_path
+from loadtests.routing.client import Answered, play
+from loadtests.routing.engines import Counters, Fleet, since
+from loadtests.routing.figures import Run
+from loadtests.routing.scenarios import Scenario
+from loadtests.routing.starved import share, waited
+from loadtests.routing.targets import Endpoint, Place, Target
+from loadtests.routing.traffic import Turn
+
+LEAD = 5.0
+"""Seconds of load before what counts: caches are empty and nobody knows the engines' speed then."""
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked: seconds that count in one run, runs of each kind, and the seed of the first ones."""
+
+    seconds: float = 20.0
+    repeat: int = 1
+    seed: int = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All runs of one scenario on one target, up to the one that ``failed``, if one did, and why."""
+
+    scenario: Scenario
+    target: Target
+    runs: Sequence[Run]
+    failed: str = ""
+
+
+def run_all(
+    scenarios: Sequence[Scenario], targets: Sequence[Target], wish: Wish, cores: Cores, tell: Tell
+) -> list[Measured]:
+    """In turns (A B C, A B C), so that a noisy minute hits all alike. A target that fails is left out from there on."""
+    measured = []
+    for scenario in scenarios:
+        runs: dict[str, list[Run]] = {target.name: [] for target in targets}
+        failed: dict[str, str] = {}
+        for repeat in range(wish.repeat):
+            turns = scenario.traffic.turns(Random(wish.seed + repeat), LEAD + wish.seconds)
+            for target in [each for each in targets if each.name not in failed]:
+                tell(f"{scenario.name} {repeat + 1}/{wish.repeat} {target.name}: {len(turns)} requests")
+                try:
+                    runs[target.name].append(run(scenario, target, turns, cores))
+                except StartFailed as why:
+                    failed[target.name] = str(why)
+        measured += [Measured(scenario, each, runs[each.name], failed.get(each.name, "")) for each in targets]
+    return measured
+
+
+def run(scenario: Scenario, target: Target, turns: Sequence[Turn], cores: Cores) -> Run:
+    """One run from the start of the engines to their end. Raises `StartFailed`."""
+    command = [sys.executable, "-m", "loadtests.routing.engines", scenario.name]
+    with tempfile.TemporaryDirectory(prefix="gateway-routing-") as name:
+        folder = Path(name)
+        with Process("engines", command, folder, cores.engine, environ=python_path(), talk=True) as process:
+            fleet = Fleet(process)
+            with target.open(Place(fleet.urls, folder, cores.target)) as endpoint:
+                watch = Watch(fleet, [pid for pid in (fleet.pid, endpoint.pid) if pid is not None])
+                answered, before = uvloop.run(_loaded(turns, endpoint, watch))
+                return counted(answered, before, watch.look())
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What engines and host have counted up to a moment of the monotonic clock."""
+
+    at: float
+    engines: Sequence[Counters]
+    waited: Sequence[float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Looks at engines and host. ``pids`` are the processes that must not wait for a core."""
+
+    fleet: Fleet
+    pids: Sequence[int]
+
+    def look(self) -> Look:
+        """Blocks; raises `StartFailed`."""
+        return Look(time.monotonic(), self.fleet.counters(), waited(self.pids))
+
+
+async def _loaded(turns: Sequence[Turn], endpoint: Endpoint, watch: Watch) -> tuple[list[Answered], Look]:
+    async def at_the_end_of_the_lead() -> Look:
+        await asyncio.sleep(LEAD)
+        return await asyncio.to_thread(watch.look)
+
+    playing = play(turns, endpoint, asyncio.get_running_loop().time)
+    answered, before = await asyncio.gather(playing, at_the_end_of_the_lead())
+    return answered, before
+
+
+def counted(answered: Sequence[Answered], before: Look, after: Look) -> Run:
+    """What is behind the lead, its times from there."""
+    return Run(
+        answered=[replace(each, at=each.at - LEAD) for each in answered if each.at >= LEAD],
+        engines=since(after.engines, before.engines),
+        starved=share(before.waited, after.waited, after.at - before.at),
+    )

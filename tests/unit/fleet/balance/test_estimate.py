@@ -1,0 +1,213 @@
+"""Each term of an estimate on its own, what age does to it, and the quote that says the same in less time."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+
+from gateway.fleet.balance.estimate import FRESH, HALF_LIFE, Load, Quote, Terms, estimate
+
+
+class Rates(NamedTuple):
+    prefill: float = 10_000.0
+    step: float = 0.02
+
+
+RATES = Rates()
+IDLE = Load()
+
+
+def terms(uncached=0.0, rates=RATES, **load):
+    return estimate(IDLE._replace(**load), uncached, rates)
+
+
+def test_an_idle_replica_takes_a_step_and_the_prompt():
+    found = terms(1000)
+    assert found.prefill == pytest.approx(0.1)
+    assert found.decode == pytest.approx(0.02 * (1 + 1000 / 8192))
+    assert (found.queue, found.slot, found.pressure, found.factor) == (0, 0, 0, 1)
+    assert found.total == pytest.approx(found.prefill + found.decode)
+
+
+def test_the_total_is_the_sum_times_the_factor():
+    found = terms(
+        500, queued=9000, others=100, running=300, waiting=9, slots=256, mean_left=2, kv=0.9, preempting=1, share=0.5
+    )
+    assert min(found) > 0
+    assert found.total == pytest.approx(sum(found[:5]) * 2)
+
+
+# --- queue
+
+
+def test_what_waits_what_was_sent_and_what_others_sent_add_up():
+    assert terms(queued=5000, sent=2000, others=1000).queue == pytest.approx(0.8)
+
+
+def test_the_engine_works_off_its_queue_after_the_scrape():
+    half = 0.5 ** (0.25 / HALF_LIFE)
+    assert terms(queued=5000, age=0.25).queue == pytest.approx(half * 0.25)
+    assert terms(queued=5000, age=0.6).queue == 0
+    assert terms(queued=5000, sent=2000, age=0.6).queue == pytest.approx(0.2)
+
+
+def test_own_requests_that_wait_are_known_whatever_the_scrape_says():
+    assert terms(unanswered=4000).queue == pytest.approx(0.4)
+    assert terms(unanswered=4000, age=math.inf).queue == pytest.approx(0.4)
+    assert terms(unanswered=4000, queued=6000).queue == pytest.approx(0.6)  # they are among those
+
+
+def test_of_what_waits_for_its_first_token_a_part_is_done():
+    assert terms(unanswered=4000, quiet=0.1).queue == pytest.approx(0.3)
+    assert terms(unanswered=4000, quiet=100).queue == pytest.approx(0.1)  # one that hangs is never free
+
+
+# --- batch
+
+
+def test_running_sequences_make_the_step_longer():
+    alone, crowd = terms(1000).decode, terms(1000, running=256).decode
+    assert crowd == pytest.approx(2 * 0.02 * (1.5 + 1000 / 8192))
+    assert crowd > 2 * alone
+
+
+def test_a_full_batch_costs_the_wait_for_a_slot():
+    assert terms(running=63, slots=64, mean_left=2).slot == 0
+    assert terms(running=64, slots=64, mean_left=2).slot == pytest.approx(2 / 64)
+    assert terms(running=64, waiting=63, slots=64, mean_left=2).slot == pytest.approx(2)
+    assert terms(in_flight=127, slots=64, mean_left=2, age=math.inf).slot == pytest.approx(2)
+
+
+@pytest.mark.parametrize("slots", [None, 0, -3])
+def test_slots_that_are_not_known_cost_nothing(slots):
+    assert terms(running=1000, waiting=1000, slots=slots, mean_left=2).slot == 0
+
+
+# --- pressure
+
+
+def test_a_full_cache_costs_steeply_more():
+    costs = [terms(kv=use).pressure for use in (0, 0.5, 0.8, 0.9, 0.95, 0.99)]
+    assert costs == sorted(costs)
+    assert costs[1] < 0.0001
+    assert costs[2] < 0.05
+    assert 0.2 < costs[3] < 0.5
+    assert costs[5] > 10
+
+
+def test_preemptions_cost_what_is_done_anew():
+    assert terms(preempting=3).pressure == pytest.approx(0.3)
+
+
+# --- share and age
+
+
+def test_a_new_replica_counts_as_slower():
+    assert terms(1000, share=0.25).total == pytest.approx(4 * terms(1000).total)
+    assert math.isfinite(terms(1000, share=0).total)
+
+
+def test_a_scraped_figure_loses_half_of_its_weight_in_its_half_life():
+    assert terms(kv=0.9, age=HALF_LIFE).pressure == terms(kv=0.45).pressure
+    assert terms(running=80, age=HALF_LIFE).decode == pytest.approx(terms(running=40).decode)
+    assert terms(preempting=4, age=3 * HALF_LIFE).pressure == pytest.approx(0.05)
+
+
+def test_there_is_no_age_at_which_anything_jumps():
+    busy = IDLE._replace(queued=50_000, running=100, waiting=60, in_flight=20, slots=64, mean_left=3, kv=0.95)
+    totals = [estimate(busy._replace(age=age / 100), 500, RATES).total for age in range(3000)]
+    assert totals == sorted(totals, reverse=True)
+    assert max(before - after for before, after in pairwise(totals)) < 0.02 * totals[0]
+
+
+def test_an_old_scrape_leaves_the_own_counts():
+    old = {"queued": 1e6, "running": 500, "waiting": 500, "kv": 0.99, "preempting": 9, "slots": 64, "mean_left": 2}
+    found = terms(100, **old, in_flight=9, unanswered=700, age=math.inf)
+    assert found == pytest.approx(terms(100, in_flight=9, unanswered=700, slots=64, mean_left=2))
+
+
+@pytest.mark.parametrize("age", [-1e9, -0.1])
+def test_a_scrape_of_the_future_is_of_now(age):
+    assert terms(100, queued=800, running=7, age=age) == terms(100, queued=800, running=7)
+
+
+# --- garbage
+
+GARBAGE = [math.nan, math.inf, -math.inf, -1.0, 1e300, 10**400]
+
+
+@pytest.mark.parametrize("value", GARBAGE)
+@pytest.mark.parametrize("name", Load._fields)
+def test_one_gauge_of_garbage_leaves_an_estimate(name, value):
+    found = terms(100, **{name: value})
+    assert isinstance(found, Terms)
+    assert all(math.isfinite(term) and term >= 0 for term in found)
+
+
+@pytest.mark.parametrize("value", GARBAGE)
+def test_garbage_everywhere_leaves_an_estimate(value):
+    found = estimate(Load(*[value] * len(Load._fields)), value, RATES)
+    assert all(math.isfinite(term) and term >= 0 for term in found)
+
+
+def test_what_is_no_number_counts_as_nothing():
+    for name in ("queued", "sent", "others", "running", "waiting", "kv", "preempting", "mean_left", "unanswered"):
+        assert terms(100, **{name: math.nan}) == terms(100, **{name: -7.0}) == terms(100)
+
+
+# --- quotes
+
+BUSY = Load(
+    queued=3000,
+    sent=2000,
+    others=500,
+    running=60,
+    waiting=9,
+    in_flight=40,
+    slots=64,
+    kv=0.9,
+    preempting=0.2,
+    age=0.1,
+    share=0.5,
+    mean_left=2,
+    unanswered=2500,
+    quiet=0.02,
+)
+
+
+@pytest.mark.parametrize("load", [IDLE, BUSY])
+@pytest.mark.parametrize("uncached", [0, 1, 7000])
+def test_a_quote_says_what_the_estimate_says(load, uncached):
+    quote = Quote()
+    quote.renew(load, RATES, 1e6)
+    assert quote.seconds(uncached, 1e6) == pytest.approx(estimate(load, uncached, RATES).total)
+
+
+def test_a_quote_holds_for_a_while_and_not_after_something_happened():
+    quote = Quote()
+    assert not quote.holds(-1e9)
+    assert not quote.holds(0.0)
+    quote.renew(BUSY, RATES, 12.345678)
+    assert quote.holds(12.345678)
+    assert quote.holds(12.345678 + 0.99 * FRESH)
+    assert not quote.holds(12.345678 + 1.01 * FRESH)
+    quote.void()
+    assert not quote.holds(12.345678)
+
+
+def test_a_clock_that_was_set_back_ends_a_quote():
+    quote = Quote()
+    quote.renew(BUSY, RATES, 1000.0)
+    assert not quote.holds(999.0)
+    assert not quote.holds(0.0)
+
+
+def test_meanwhile_the_prompts_before_it_are_worked_off():
+    quote = Quote()
+    quote.renew(IDLE._replace(unanswered=2000), RATES, 0.0)
+    at_once = quote.seconds(100, 0.0)
+    assert quote.seconds(100, 0.15) == pytest.approx(at_once - 0.15)
+    assert quote.seconds(100, 0.24) == pytest.approx(estimate(IDLE, 100, RATES).total)

@@ -1,0 +1,53 @@
+import pytest
+
+from loadtests.routing.client import Answered
+from loadtests.routing.engines import Counters
+from loadtests.routing.figures import Run, Times, figures, first_errors, times
+
+
+def answered(ttft: float | None, total: float = 2.0, error: str = "", late: float = 0.0) -> Answered:
+    return Answered(1.0, ttft, total, error, late)
+
+
+def test_percentiles_are_measured_values() -> None:
+    assert times([number / 100 for number in range(100, 0, -1)]) == Times(0.5, 0.9, 0.99)
+    assert times([]) == Times(None, None, None)
+
+
+def test_a_failed_request_counts_as_an_error_and_not_as_a_time() -> None:
+    run = Run(
+        [answered(0.1), answered(0.3, 4.0), answered(0.001, 0.002, "cut off"), answered(None, 9.0, "refused")], []
+    )
+    row = figures([run])
+    assert (row.requests, row.errors) == (4, 2)
+    assert row.ttft == Times(0.1, 0.3, 0.3)
+    assert row.total == Times(2.0, 4.0, 4.0)
+
+
+def test_the_hit_rate_is_that_of_all_tokens_not_the_mean_of_rates() -> None:
+    row = figures([Run([], [Counters(1000, 900, 1), Counters(3000, 100, 2)])])
+    assert row.hit_rate == pytest.approx(0.25)
+    assert row.most == pytest.approx(0.75)
+    assert row.preemptions == 3
+
+
+def test_runs_are_put_together() -> None:
+    one = Run([answered(0.1)] * 9, [Counters(100, 0), Counters(0, 0)], starved=0.02)
+    two = Run([answered(1.0)], [Counters(0, 0), Counters(300, 200)], starved=0.3)
+    row = figures([one, two])
+    assert row.ttft == Times(0.1, 0.1, 1.0)
+    assert row.hit_rate == pytest.approx(0.5)
+    assert row.most == 1.0, "each run has engines of its own"
+    assert row.starved == 0.3
+
+
+def test_nothing_measured_is_no_figure() -> None:
+    row = figures([])
+    assert (row.requests, row.errors, row.preemptions) == (0, 0, 0)
+    assert row.hit_rate is row.most is row.late_p99 is row.starved is row.ttft.p99 is None
+
+
+def test_different_errors_are_shown_once_each() -> None:
+    errors = ["a", "b", "a", "c"]
+    assert first_errors([Run([answered(None, error=error) for error in errors], [])], 2) == ["a", "b"]
+    assert first_errors([Run([answered(0.1)], [])], 2) == []
