@@ -17,12 +17,11 @@ import pytest
 from gateway.policy.balancing import NAMES
 from loadtests.engine.server import SimulatedEngine
 from tests.conftest import COLD, RunningGateway, Site, wait_until
-from tests.integration.conftest import PACED, Load, Place, begin, of_users, replica_of, state_of
+from tests.integration.conftest import PACED, Load, Place, begin, of_users, replica_of, set_fault
 
 INSTANT: dict[str, Any] = {"step_time": 0.0, "prefill_tokens_per_second": 0.0}
 SLOW_PREFILL: dict[str, Any] = {"step_time": 0.002, "prefill_tokens_per_second": 4_000.0}
 MODEL = "sim-model"
-AFFINE = ("estimate", "session")
 
 
 def policies(site: Site, *, isolation: str = "tenant", **balancing: Any) -> Path:
@@ -35,12 +34,10 @@ def policies(site: Site, *, isolation: str = "tenant", **balancing: Any) -> Path
     return folder
 
 
-def started(
-    site: Site, engines: Sequence[SimulatedEngine], strategy: str, *, flags: dict[str, Any] | None = None, **policy: Any
-) -> RunningGateway:
+def started(site: Site, engines: Sequence[SimulatedEngine], strategy: str, **policy: Any) -> RunningGateway:
     """A gateway with this strategy, all its engines ready."""
     folder = policies(site, strategy=strategy, **policy)
-    gateway = site.gateway(engines, policies=folder, **(flags or {}))
+    gateway = site.gateway(engines, policies=folder)
     gateway.wait_ready(MODEL, len(engines))
     return gateway
 
@@ -141,24 +138,24 @@ def test_every_strategy_serves_from_all_replicas_and_leaves_nothing(site, strate
     assert sum(map(int, counts)) == 36
 
 
+@pytest.mark.parametrize("fault", ["status_burst", "error_event_first"])
 @pytest.mark.parametrize("strategy", NAMES)
-def test_another_replica_answers_where_the_first_cannot(site, strategy):
+def test_another_replica_answers_where_the_first_cannot(site, strategy, fault):
     engines = [site.engine(**INSTANT) for _ in range(2)]
-    gateway = started(site, engines, strategy, flags={"probe_interval": 3600})
+    gateway = started(site, engines, strategy)
     users = Users(gateway)
-    said = [body(text(number, 600), stream=number % 2 == 0) for number in range(8)]
-    users.asked(*said)
-    site.run(engines[0].close())
-    other = replica_of(gateway, engines[1].url).id
-    assert set(users.asked(*said)) == {other}
+    said = [body(text(number, 600)) for number in range(8)]
+    home = users.asked(*said, at_once=1)[0]
+    failing, other = sorted(engines, key=lambda engine: replica_of(gateway, engine.url).id != home)
+    set_fault(site, failing, fault)
+    assert set(users.asked(*said, at_once=2)) == {replica_of(gateway, other.url).id}
+    tried = [record["attempts"] for record in gateway.records.lines[len(said) :]]
+    assert 2 in tried
+    assert set(tried) <= {1, 2}
     wait_until(lambda: empty(gateway), "nothing left")
-    tried = [record for record in gateway.records.lines[8:] if record["attempts"] == 2]
-    assert all(record["error"] is None for record in tried)
-    assert tried or strategy not in ("round-robin", *AFFINE)
-    assert state_of(gateway, engines[0].url) == "ejected" or not tried
 
 
-@pytest.mark.parametrize("strategy", NAMES)
+@pytest.mark.parametrize("strategy", ["power-of-two", "estimate"])
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_client_that_leaves_leaves_nothing(site, strategy, begun):
     fields = {"step_time": 0.02, "prefill_tokens_per_second": 0.0} if begun else {"step_time": 30.0}
@@ -193,14 +190,15 @@ def test_a_client_that_leaves_leaves_nothing(site, strategy, begun):
 # --- what is kept together
 
 
-@pytest.mark.parametrize("strategy", AFFINE)
-def test_the_turns_of_a_conversation_go_to_one_replica_and_many_conversations_to_all(site, strategy):
+# With two at once, the bound of a session's replica is a single request.
+@pytest.mark.parametrize(("strategy", "at_once"), [("estimate", 3), ("session", 1)])
+def test_the_turns_of_a_conversation_go_to_one_replica_and_many_conversations_to_all(site, strategy, at_once):
     engines = [site.engine(**SLOW_PREFILL) for _ in range(3)]
     gateway = started(site, engines, strategy)
     users = Users(gateway)
 
     async def story() -> list[list[str]]:
-        turns = asyncio.Semaphore(3)
+        turns = asyncio.Semaphore(at_once)
 
         async def conversation(number: int) -> list[str]:
             said, places = [text(f"conversation {number}", 2_400)], []
@@ -210,14 +208,14 @@ def test_the_turns_of_a_conversation_go_to_one_replica_and_many_conversations_to
                     said += [f"answer {turn}", text(f"question {turn}", 200)]
             return places
 
-        return list(await asyncio.gather(*map(conversation, range(18))))
+        return list(await asyncio.gather(*map(conversation, range(15))))
 
     told = users.run(story)
     kept = sum(len(set(places)) == 1 for places in told)
-    assert kept >= 16, told  # a replica that was busy for a moment may lose one
+    assert kept >= (13 if at_once > 1 else 15), told  # a replica that was busy for a moment may lose one
     first = Counter(places[0] for places in told)
     assert len(first) == 3
-    assert max(first.values()) <= 12
+    assert max(first.values()) <= 11
     wait_until(lambda: empty(gateway), "nothing left")
 
 
@@ -273,11 +271,11 @@ def test_a_replica_that_is_half_as_fast_gets_less(site):
     slow = site.engine(step_time=0.001, prefill_tokens_per_second=10_000.0)
     gateway = started(site, [fast, slow], "estimate")
     users = Users(gateway)
-    users.asked(*(body(text(number, 8_000)) for number in range(24)), at_once=6)
+    users.asked(*(body(text(number, 8_000)) for number in range(16)), at_once=6)
     before = len(of_users(fast)), len(of_users(slow))
-    users.asked(*(body(text(f"then {number}", 8_000)) for number in range(60)), at_once=6)
+    users.asked(*(body(text(f"then {number}", 8_000)) for number in range(45)), at_once=6)
     got = len(of_users(fast)) - before[0], len(of_users(slow)) - before[1]
-    assert sum(got) == 60
+    assert sum(got) == 45
     assert got[1] >= 5
     assert got[0] > 1.3 * got[1], got
     paces = [replica_of(gateway, engine.url).pace.prefill for engine in (fast, slow)]
@@ -310,6 +308,8 @@ def test_an_engine_that_has_restarted_holds_nothing(site, place):
     assert held(gateway, gone.url) > 0
     kept = held(gateway, other.url)
     assert kept > 0
+    core = gateway.gateway.core
+    site.run(core.balancer.level(core.registry.replicas))  # what a new process there is supposed to be
     gone.restart(gateway, **INSTANT)
     gateway.wait_ready(MODEL, 2)
     assert (held(gateway, gone.url), held(gateway, other.url)) == (0, kept)

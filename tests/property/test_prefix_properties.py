@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.fleet.balance.hints import MAX_HINTS, Hints
 from gateway.fleet.balance.prefixes import PrefixTable
 from gateway.fleet.balance.prompt import (
     BLOCK_SIZES,
@@ -198,27 +197,3 @@ def test_a_table_is_what_plain_sets_are(rooms, events, asked):
         assert index.size == model.size(model.all())
         index.close()
     assert len(table) == 0
-
-
-@STEADY
-@given(
-    sent=st.lists(st.tuples(CHAINS, st.integers(0, 2), st.integers(0, 6000)), max_size=40),
-    asked=CHAINS,
-    noise=st.binary(max_size=MAX_HINTS + 100),
-)
-def test_what_is_told_is_true_and_bounded(sent, asked, noise):
-    mine, other = Hints(), Hints()
-    names = ["a", "b", "c"]
-    other.know(names)
-    for chain, place, held in sent:
-        mine.note(Prompt(chain, reach(len(chain))), names[place], held)
-    assert len(mine.hints()) <= MAX_HINTS
-    assert other.learn(mine.hints())
-    found: dict[str, int] = {}
-    other.extend(Prompt(asked, reach(len(asked))), found)
-    for name, held in found.items():
-        went = [chain for chain, place, _ in sent if names[place] == name]
-        assert any(chain[: blocks_within(held)] == asked[: blocks_within(held)] for chain in went)
-    other.learn(noise)
-    other.extend(Prompt(asked, reach(len(asked))), found)
-    assert all(held <= reach(len(asked)) for held in found.values())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from gateway.fleet.balance.prompt import (
@@ -10,6 +12,8 @@ from gateway.fleet.balance.prompt import (
     FINE,
     HASH_BITS,
     MAX_BLOCKS,
+    Prompt,
+    anchor,
     blocks_within,
     prompt_seed,
     reach,
@@ -264,3 +268,20 @@ def test_odd_values_do_no_harm():
         "",
     ):
         read(messages=messages, tools={"a": 1})
+
+
+def made_of(random, count, before=()):
+    own = (random.getrandbits(HASH_BITS) for _ in range(len(before), count))
+    chain = (*before, *own)
+    return Prompt(chain, reach(len(chain)) + 10)
+
+
+def test_an_anchor_is_the_first_block_that_nobody_holds():
+    random = Random(10)
+    system = made_of(random, 5)
+    one, other = made_of(random, 9, system.chain), made_of(random, 9, system.chain)
+    assert anchor(one) == anchor(other) == system.chain[0]
+    assert anchor(one, reach(5)) == one.chain[5] != anchor(other, reach(5))
+    assert anchor(made_of(random, 20, one.chain), reach(5)) == anchor(one, reach(5))
+    assert anchor(one, reach(50)) == one.chain[-1]
+    assert anchor(Prompt((), 10)) is None
