@@ -138,7 +138,7 @@ def test_every_strategy_serves_from_all_replicas_and_leaves_nothing(site, strate
     assert sum(map(int, counts)) == 36
 
 
-@pytest.mark.parametrize("fault", ["status_burst", "error_event_first"])
+@pytest.mark.parametrize("fault", ["status_burst", "reset_before_response"])
 @pytest.mark.parametrize("strategy", NAMES)
 def test_another_replica_answers_where_the_first_cannot(site, strategy, fault):
     engines = [site.engine(**INSTANT) for _ in range(2)]
