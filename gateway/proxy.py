@@ -156,7 +156,7 @@ class Proxy:
         request = self._judge(request, revision.alias, model, grant, policy.guards)
         taken = await self._admit(request, trace, grant, policy.access)
         try:
-            choice = self.balancer.consider(request, revision.alias, model, self._salt(grant, policy.guards))
+            choice = await self._consider(request, trace, revision.alias, self._salt(grant, policy.guards))
             order = self._order(request, model, grant, policy.guards, _shown(revision, taken))
             del request  # the order says what of it is kept while an engine answers
             await self._serve(exchange, trace, order, choice)
@@ -238,6 +238,13 @@ class Proxy:
         if len(body) > _INLINE_ACCEPT:
             request = request._replace(payload={}, parts=())  # large, and every attempt sends the bytes
         return Order(request, model, shown, content_type, body, self.limits.total, self.limits.answer_bytes)
+
+    async def _consider(self, request: InferenceRequest, trace: Trace, alias: str, salt: str | None) -> Choice:
+        """How a replica is to be chosen. A strategy may read the whole prompt, a large one in a thread."""
+        model = trace.model or ""
+        if trace.request_bytes <= _INLINE_ACCEPT:
+            return self.balancer.consider(request, alias, model, salt)
+        return await asyncio.to_thread(self.balancer.consider, request, alias, model, salt)
 
     def _salt(self, grant: Grant, guards: Guards) -> str | None:
         """What keeps a tenant's prefixes apart in an engine's cache, where policy wants that."""

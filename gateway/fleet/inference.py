@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
@@ -108,7 +109,7 @@ def _reader(call: Call, answer: Answer, clock: Callable[[], float]) -> _Reader:
     raise EngineProtocolError
 
 
-class _Reader:
+class _Reader(ABC):
     """Takes an answer's body (``Sink``). ``done`` resolves at its proper end, with ``EngineFailure`` otherwise."""
 
     def __init__(self) -> None:
@@ -116,13 +117,13 @@ class _Reader:
         self.tokens = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    @abstractmethod
     def feed(self, data: bytes) -> None:
         """Some of the body."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self) -> None:
         """The body ended as its framing promised."""
-        raise NotImplementedError
 
     def fail(self, error: EngineFailure) -> None:
         """The body will not end."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from gateway.fleet.breaker import jittered
 
-TOGETHER = 1 / 32
+TOGETHER = 1 / 16
 """Of an interval: looks that are due in the same part of it come together. What a look costs is mostly to come back to
 it, with nothing at hand any more; in this way 256 replicas cost a quarter less (measured)."""
 

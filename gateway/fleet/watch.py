@@ -33,10 +33,11 @@ from gateway.fleet.surroundings import Surroundings
 from gateway.fleet.warmer import Warmth, warm_up
 from gateway.policy.engines import judge_engine
 
-_HEALTH_EVERY = 5  # steps between looks at a health check while scrapes succeed: a scrape proves as much of a server
-_LIST_EVERY = 10  # steps between looks at what a ready engine serves: it seldom changes
+_HEALTH_EVERY = 10  # steps between looks at a health check while scrapes succeed: a scrape proves as much of a server
+_LIST_EVERY = 30  # steps between looks at what a ready engine serves: it seldom changes
 _LEAST_SHARE = 0.1
 _WOKEN_AGAIN = 0.1  # of an interval: whatever wakes a watch again and again makes no load of it
+_EARLY = 0.002  # seconds: the loop's timers are exact to a millisecond
 _SILENCE = 3.5  # seconds that a look at a silent engine takes, more or less
 _NAMED = 8  # names of models in one line
 
@@ -99,10 +100,12 @@ class Watch:
         around, loop = self._around, asyncio.get_running_loop()
         now = loop.time()
         self._next = next_look(self._next, now, around.interval, around.random.random)
+        timer = loop.call_later(self._next - now, self._wake.set)  # half the cost of a timeout, and there are many
         try:
-            async with asyncio.timeout(self._next - now):
-                await self._wake.wait()
-        except TimeoutError:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
+        if loop.time() >= self._next - _EARLY:
             return
         self._next = loop.time()
         rest = self._woken + _WOKEN_AGAIN * around.interval - around.now()
@@ -337,8 +340,8 @@ class Watch:
             self._lose(why)
             return False
         self._misses += 1
-        most = around.policy().health.misses
-        if self._misses < most or replica.progress.moved_within(around.now(), most * (around.interval + _SILENCE)):
+        most, silence = around.policy().health.misses, max(_SILENCE, replica.adapter.health_patience)
+        if self._misses < most or replica.progress.moved_within(around.now(), most * (around.interval + silence)):
             return True
         self._lose(f"{why}, {self._misses} times in a row")
         replica.link.give_up(EngineHung)

@@ -10,7 +10,7 @@ from typing import Any
 from gateway.policy.document import Document, Option, read_options, word
 from gateway.policy.names import is_alias
 
-NAMES = ("power-of-two", "estimate", "least-in-flight", "round-robin", "session")
+NAMES = ("estimate", "power-of-two", "least-in-flight", "round-robin", "session")
 """The strategies that there are; what each does is in ``fleet.balance.strategies``."""
 
 _NONE = "none"

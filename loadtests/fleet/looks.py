@@ -11,7 +11,7 @@ WINDOW = 0.05
 
 _DEVIATIONS = 6.0
 _VARIANCE = 2.0
-_TICKS = 2.0
+_TICKS = 2.5
 _FEW = 3
 
 
@@ -28,8 +28,8 @@ class Spread:
         """More than this within any window is no chance.
 
         Looks at moments independent of each other are Poisson distributed. Each may bring two more to the same engine
-        with it, which makes the variance less than twice the mean, and they come in ticks of a 32nd of a second, of
-        which a window may hold three if one was late. Six deviations above that, and a few for a small mean, are not
+        with it, which makes the variance less than twice the mean, and they come in ticks of a 16th of a second, of
+        which a window may hold two if one was late. Six deviations above that, and a few for a small mean, are not
         reached by chance.
         """
         return math.floor(self.even * _TICKS + _DEVIATIONS * math.sqrt(self.even * _VARIANCE)) + _FEW

@@ -1,8 +1,8 @@
 """A process of simulated engines, those of one scenario, that tells what its caches and queues have done.
 
 ``python -m loadtests.routing.engines SCENARIO`` prints ``{"ports": [...]}``; then each line on its standard input is
-answered with ``{"engines": [...]}``, the `Counters` of each since its start. One process for all: what it costs to have
-four interpreters would be taken from the gateway.
+answered with one (`Told`): the `Counters` of each engine since its start, and the longest stall of the process since
+the line before. One process for all: what it costs to have four interpreters would be taken from the gateway.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import uvloop
 
 from loadtests.bench.procs import Process
 from loadtests.engine.server import SimulatedEngine
 from loadtests.routing.scenarios import Scenario, by_name
+
+_BEAT = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,30 @@ class Counters:
     def since(self, before: Counters) -> Counters:
         """What was added since an earlier reading of the same engine."""
         return Counters(self.queries - before.queries, self.hits - before.hits, self.preemptions - before.preemptions)
+
+
+class Told(NamedTuple):
+    """One answer of the process. ``stall`` is in seconds: so much later than it should did its event loop do something.
+
+    Engines that stall answer late, whatever the reason: the host, or more work than one core can do.
+    """
+
+    engines: list[Counters]
+    stall: float
+
+
+class Stalls:
+    """The longest stall since it was last taken."""
+
+    def __init__(self) -> None:
+        self._worst = 0.0
+
+    def note(self, seconds: float) -> None:
+        self._worst = max(self._worst, seconds)
+
+    def take(self) -> float:
+        taken, self._worst = self._worst, 0.0
+        return taken
 
 
 def since(after: Sequence[Counters], before: Sequence[Counters]) -> list[Counters]:
@@ -47,9 +75,10 @@ class Counted(SimulatedEngine):
         return Counters(totals.prefix_queries, totals.prefix_hits, totals.preemptions)
 
 
-def said(line: str) -> list[Counters]:
+def said(line: str) -> Told:
     """Reads one answer of the process."""
-    return [Counters(**each) for each in json.loads(line)["engines"]]
+    told = json.loads(line)
+    return Told([Counters(**each) for each in told["engines"]], told["stall"])
 
 
 class Fleet:
@@ -63,23 +92,38 @@ class Fleet:
     def pid(self) -> int:
         return self._process.pid
 
-    def counters(self) -> list[Counters]:
-        """Of each engine since its start."""
-        self._process.tell("counters")
+    def ask(self) -> Told:
+        """What the engines have done up to now."""
+        self._process.tell("tell")
         return said(self._process.hear())
+
+
+async def watch(
+    stalls: Stalls,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+) -> None:
+    """For ever: note by how much each short sleep was too long."""
+    while True:
+        due = clock() + _BEAT
+        await sleep(_BEAT)
+        stalls.note(clock() - due)
 
 
 async def serve(scenario: Scenario) -> None:
     """Until standard input ends."""
     engines = [Counted(spec) for spec in scenario.replicas]
+    stalls = Stalls()
+    watching = asyncio.ensure_future(watch(stalls))
     try:
         for engine in engines:
             await engine.start()
         say({"ports": [engine.port for engine in engines]})
         loop = asyncio.get_running_loop()
         while await loop.run_in_executor(None, sys.stdin.readline):
-            say({"engines": [asdict(engine.counters) for engine in engines]})
+            say({"engines": [asdict(engine.counters) for engine in engines], "stall": stalls.take()})
     finally:
+        watching.cancel()
         for engine in engines:
             await engine.close()
 

@@ -15,11 +15,13 @@ class Run:
     """One run of a scenario on a target, without its lead. ``engines`` is what each did meanwhile.
 
     ``starved`` is the share of the time that engines or target waited for a core of the host; ``None``: not known.
+    ``stall`` is the longest of the engines' process, in seconds.
     """
 
     answered: Sequence[Answered]
     engines: Sequence[Counters]
     starved: float | None = None
+    stall: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class Figures:
     preemptions: int
     late_p99: float | None
     starved: float | None
-    """Of the worst run."""
+    """Of the worst run, as is ``stall``."""
+    stall: float
 
 
 def times(values: Iterable[float]) -> Times:
@@ -72,6 +75,7 @@ def figures(runs: Sequence[Run]) -> Figures:
         preemptions=_sum(fleet, lambda engine: engine.preemptions),
         late_p99=percentile(sorted(each.late for each in answered), 0.99),
         starved=max((run.starved for run in runs if run.starved is not None), default=None),
+        stall=max((run.stall for run in runs), default=0.0),
     )
 
 

@@ -12,6 +12,9 @@ from loadtests.routing.runner import LEAD, Measured, Wish
 STARVED = 0.1
 """Share of a run that engines or target may wait for a core before its times are the host's."""
 
+STALL = 0.1
+"""Seconds for which the engines may stand still before times are theirs, not the target's."""
+
 _ERRORS_SHOWN = 3
 
 
@@ -42,6 +45,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("most %", lambda row: share(row.most)),
     Column("preempted", lambda row: f"{row.preemptions}"),
     Column("starved %", lambda row: share(row.starved)),
+    Column("stall ms", lambda row: milliseconds(row.stall)),
     Column("requests", lambda row: f"{row.requests}"),
     Column("errors", lambda row: f"{row.errors}"),
 )
@@ -86,6 +90,10 @@ def doubts(measured: Sequence[Measured]) -> list[str]:
             text.append(
                 f"{what}: waited {row.starved:.0%} of a run for a core: the host was too busy for these figures"
             )
+        if row.stall > STALL:
+            text.append(
+                f"{what}: the engines stood still for {row.stall * 1000:.0f} ms: these figures are not the target's"
+            )
         text += [f"ERROR: {what}: {error}" for error in first_errors(each.runs, _ERRORS_SHOWN)]
     return text
 
@@ -105,6 +113,7 @@ def document(measured: Sequence[Measured], wish: Wish) -> dict[str, object]:
                     {
                         "engines": [asdict(engine) for engine in run.engines],
                         "starved": run.starved,
+                        "stall": round(run.stall, 4),
                         "requests": [
                             [round(one.at, 3), one.ttft and round(one.ttft, 4), round(one.total, 4), one.error]
                             for one in run.answered

@@ -16,7 +16,7 @@ import uvloop
 from loadtests.bench.procs import Cores, Process, StartFailed
 from loadtests.bench.targets import python_path
 from loadtests.routing.client import Answered, play
-from loadtests.routing.engines import Counters, Fleet, since
+from loadtests.routing.engines import Fleet, Told, since
 from loadtests.routing.figures import Run
 from loadtests.routing.scenarios import Scenario
 from loadtests.routing.starved import share, waited
@@ -83,10 +83,10 @@ def run(scenario: Scenario, target: Target, turns: Sequence[Turn], cores: Cores)
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What engines and host have counted up to a moment of the monotonic clock."""
+    """What engines and host have counted up to a moment of the monotonic clock; the stall is since the look before."""
 
     at: float
-    engines: Sequence[Counters]
+    told: Told
     waited: Sequence[float] | None
 
 
@@ -99,7 +99,7 @@ class Watch:
 
     def look(self) -> Look:
         """Blocks; raises `StartFailed`."""
-        return Look(time.monotonic(), self.fleet.counters(), waited(self.pids))
+        return Look(time.monotonic(), self.fleet.ask(), waited(self.pids))
 
 
 async def _loaded(turns: Sequence[Turn], endpoint: Endpoint, watch: Watch) -> tuple[list[Answered], Look]:
@@ -116,6 +116,7 @@ def counted(answered: Sequence[Answered], before: Look, after: Look) -> Run:
     """What is behind the lead, its times from there."""
     return Run(
         answered=[replace(each, at=each.at - LEAD) for each in answered if each.at >= LEAD],
-        engines=since(after.engines, before.engines),
+        engines=since(after.told.engines, before.told.engines),
+        stall=after.told.stall,
         starved=share(before.waited, after.waited, after.at - before.at),
     )

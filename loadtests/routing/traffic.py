@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple, Protocol
@@ -152,8 +152,3 @@ class Unshared:
     def _one(self, random: Random, number: int, at: float) -> Turn:
         said = Message("user", words(random, self.prompt.draw(random)))
         return Turn(at, f"single-{number}", (said,), self.output.draw(random))
-
-
-def prompt_bytes(turns: Sequence[Turn]) -> int:
-    """Bytes of all their texts: what the load has to send."""
-    return sum(len(message.content) for turn in turns for message in turn.messages)

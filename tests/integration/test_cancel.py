@@ -328,7 +328,7 @@ def test_ten_thousand_cancelled_requests_leave_nothing(site):
         await until(lambda: not gateway.gateway._inference.connections, "no client connection")
         await until(lambda: replica.in_flight == 0, "nothing in flight")
         await until(lambda: not generating(engine), "an idle engine")
-        await until(lambda: replica.link.requests.open == replica._pool.idle, "no connection in use")
+        await until(lambda: replica.link.requests.open == replica.link.requests.idle, "no connection in use")
 
     async def body() -> None:
         tasks = len(asyncio.all_tasks())

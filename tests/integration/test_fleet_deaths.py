@@ -104,7 +104,7 @@ def test_a_death_without_traffic_is_noticed_at_once_and_the_next_process_warmed_
     gateway = front(site, engine, warmup=WARM, probe_interval=6)
     history = History(gateway)
     engine.kill()
-    history.when(engine.url, State.EJECTED, 2.0)  # long before the next look
+    history.when(engine.url, State.EJECTED, 2.0)  # by its closed connection, not by the next look
     engine.restart()
     history.when(engine.url, State.WARMING)
     history.when(engine.url, State.READY)

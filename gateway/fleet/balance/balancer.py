@@ -10,7 +10,7 @@ from gateway.fleet.balance.pace import BytesPerToken, Prior, usual
 from gateway.fleet.balance.prefixes import PrefixIndex, PrefixTable
 from gateway.fleet.balance.prompt import Prompt, anchor, prompt_seed, read_prompt
 from gateway.fleet.balance.strategies import STRATEGIES, Ask, Strategy
-from gateway.fleet.life import State
+from gateway.fleet.life import Sign, State
 from gateway.fleet.replica import Replica, Transition
 from gateway.fleet.signals import Reading, Signal
 from gateway.model import InferenceRequest
@@ -123,7 +123,7 @@ class Balancer:
         prompt = None
         if name in _NEEDS_PROMPT or beside in _NEEDS_PROMPT:
             prompt = read_prompt(request, self._seed(model, salt))
-        return Choice(self, self._pool(model), prompt, STRATEGIES[name], beside)
+        return Choice(self, self._pool(model), prompt, STRATEGIES[name], beside, streamed=request.stream)
 
     def turn(self) -> int:
         """A number that grows with each request."""
@@ -131,6 +131,8 @@ class Balancer:
 
     def on_transition(self, step: Transition) -> None:
         """An engine that starts anew holds nothing, and one that is gone is forgotten."""
+        if step.sign is Sign.WARM:
+            step.replica.work.reset()  # how slow it was while it was cold says nothing of it any more
         if step.after.state in (State.STARTING, State.FOUND, State.GONE):
             step.replica.work.reset()
             for pool in self._pools.values():
@@ -175,16 +177,24 @@ class Balancer:
 class Choice:
     """Where one request goes, at each of its attempts, and what that teaches."""
 
-    __slots__ = ("_balancer", "_beside", "_held", "_pool", "_prompt", "_strategy")
+    __slots__ = ("_balancer", "_beside", "_held", "_pool", "_prompt", "_strategy", "_streamed")
 
     def __init__(
-        self, balancer: Balancer, pool: Pool, prompt: Prompt | None, strategy: Strategy, beside: str | None
+        self,
+        balancer: Balancer,
+        pool: Pool,
+        prompt: Prompt | None,
+        strategy: Strategy,
+        beside: str | None,
+        *,
+        streamed: bool,
     ) -> None:
         self._balancer = balancer
         self._pool = pool
         self._prompt = prompt
         self._strategy = strategy
         self._beside = beside
+        self._streamed = streamed
         self._held: Mapping[str, int] = _NOTHING
 
     def among(self, candidates: Sequence[Replica]) -> Replica | None:
@@ -216,7 +226,7 @@ class Choice:
         believed = self._held.get(replica.id, 0)
         fresh = max(self._prompt.size - believed, 0)
         self._pool.note(replica, self._prompt, believed)
-        return Sent(replica, fresh / self._pool.scale.value, self._balancer.now)
+        return Sent(replica, fresh / self._pool.scale.value, self._balancer.now, streamed=self._streamed)
 
     def learn(self, trace: Trace) -> None:
         """The request was answered to its end."""
@@ -227,12 +237,15 @@ class Choice:
 class Sent:
     """One request at one replica: its lane, and what its first token tells of the replica's pace."""
 
-    __slots__ = ("_ahead", "_answered_at", "_epoch", "_now", "_open", "_pace", "_replica", "_sent_at", "_uncached")
+    __slots__ = (
+        "_ahead", "_answered_at", "_epoch", "_now", "_open", "_pace", "_replica", "_sent_at", "_streamed", "_uncached"
+    )  # fmt: skip
 
-    def __init__(self, replica: Replica, uncached: float, now: Callable[[], float]) -> None:
+    def __init__(self, replica: Replica, uncached: float, now: Callable[[], float], *, streamed: bool) -> None:
         self._replica = replica
         self._uncached = uncached
         self._now = now
+        self._streamed = streamed
         self._open = False
         self._answered_at = 0.0
 
@@ -241,7 +254,7 @@ class Sent:
         work, now = self._replica.work, self._now()
         self._ahead = work.ahead(self._replica.in_flight, now)
         self._replica.enter()
-        work.began(self._uncached, now)
+        work.began(self._uncached, now, streamed=self._streamed)
         self._sent_at, self._epoch, self._open = now, work.epoch, True
         self._pace = work.pace  # that of the process that it was sent to
 
@@ -252,8 +265,8 @@ class Sent:
         return self._replica.send(path, content_type, body, request_id, total=total)
 
     def answered(self) -> None:
-        """Its first token has come."""
-        if not self._open:
+        """The first token of a stream has come."""
+        if not (self._open and self._streamed):
             return
         work, now = self._replica.work, self._now()
         self._open, self._answered_at = False, now
@@ -268,6 +281,6 @@ class Sent:
         work = self._replica.work
         if self._open:
             self._open = False
-            work.dropped(self._uncached, self._epoch)
+            work.dropped(self._uncached, self._epoch, streamed=self._streamed)
         elif self._answered_at:
             work.ended(self._now() - self._answered_at)

@@ -17,6 +17,10 @@ class Workload:
     Whoever sends a request says so with ``began`` and ends it with exactly one of ``answered`` (its first token came)
     and ``dropped``; ``epoch`` at that moment tells which scrape knows of it, and which process. Tokens are counted
     whole: sums of fractions do not come back to 0, and what is left of them would pass for a request that waits.
+
+    A request that is not ``streamed`` shows no first token: when it ends it has long been computed. So it counts only
+    until the next scrape, which tells better; else prompts would seem to wait for as long as their answers take, and
+    the pace to be that of computing them all at once.
     """
 
     __slots__ = (
@@ -60,13 +64,14 @@ class Workload:
         self.epoch += 1
         self.quote.void()
 
-    def began(self, uncached: float, now: float) -> None:
+    def began(self, uncached: float, now: float, *, streamed: bool = True) -> None:
         """A request with so many uncached prompt tokens was sent."""
-        if not self._unanswered:
-            self._quiet_from = now
         tokens = round(uncached)
-        self._unanswered += tokens
         self._sent += tokens
+        if streamed:
+            if not self._unanswered:
+                self._quiet_from = now
+            self._unanswered += tokens
         self._mean_prompt += (uncached - self._mean_prompt) * (_MEMORY if self._mean_prompt else 1.0)
         self.quote.void()
 
@@ -76,12 +81,13 @@ class Workload:
             self._quiet_from = now
         self.dropped(uncached, epoch)
 
-    def dropped(self, uncached: float, epoch: int) -> None:
+    def dropped(self, uncached: float, epoch: int, *, streamed: bool = True) -> None:
         """It ended, or will never have a first token. One that was sent to the process before counts no more."""
         if epoch < self._first_epoch:
             return
         tokens = round(uncached)
-        self._unanswered -= tokens
+        if streamed:
+            self._unanswered -= tokens
         if epoch == self.epoch:
             self._sent -= tokens
         self.quote.void()

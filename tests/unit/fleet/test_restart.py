@@ -29,6 +29,7 @@ def reading(**values: float) -> Reading:
         (reading(steps=9), reading(steps=10), None),
         (reading(prompt_tokens=9, generation_tokens=9), reading(prompt_tokens=20, generation_tokens=8), False),
         (reading(steps=9), reading(generation_tokens=1), None),
+        (reading(started_at=100.0, steps=9), reading(started_at=100.4, steps=1), False),  # a quick restart
         (reading(running=9), reading(running=1), None),
         (reading(), reading(steps=1), None),
     ],

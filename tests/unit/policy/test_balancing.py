@@ -26,7 +26,7 @@ def faults(text: str) -> set[tuple[str, int]]:
 
 
 def test_what_is_not_written_has_the_default():
-    assert parse("") == parse("balancing: {}") == Balancing("power-of-two", None, {})
+    assert parse("") == parse("balancing: {}") == Balancing("estimate", None, {})
 
 
 def test_the_shipped_file_shows_every_setting_and_its_default():

@@ -76,10 +76,13 @@ class Bench:
         replica.take(Sign.WARM)
         return replica
 
-    def consider(self, *texts: str, alias: str = "general", model: str = MODEL, salt: str | None = None) -> Any:
+    def consider(
+        self, *texts: str, alias: str = "general", model: str = MODEL, salt: str | None = None, stream: bool = True
+    ) -> Any:
         roles = ("user", "assistant")
         messages = [{"role": roles[place % 2], "content": text} for place, text in enumerate(texts)]
-        return self.balancer.consider(InferenceRequest(CHAT, alias, {"messages": messages}), alias, model, salt)
+        request = InferenceRequest(CHAT, alias, {"messages": messages}, stream=stream)
+        return self.balancer.consider(request, alias, model, salt)
 
     def send(self, *texts: str, **fields: Any) -> tuple[Replica, Any]:
         """A request that is sent now."""
@@ -332,6 +335,27 @@ def test_a_request_without_a_first_token_teaches_nothing():
     assert (replica.in_flight, bench.unanswered(replica)) == (0, 0)
 
 
+def test_whole_answers_that_take_long_are_no_prompts_that_wait():
+    """Else the pace that a stream beside them shows would be that of computing all their prompts at once."""
+    bench = Bench(1, strategy="estimate")
+    replica = bench.replicas[0]
+    whole = [bench.send(text(number, 40_000), stream=False)[1] for number in range(20)]
+    replica.work.scraped(reading(running=20, waiting=0), bench.now + 25.0)
+    bench.now += 30.0
+    for number in range(30):
+        lane = bench.to(replica, text(f"stream {number}", 32_000))
+        lane.enter()
+        bench.now += 1.0
+        lane.answered()
+        lane.leave()
+    assert replica.pace.prefill == pytest.approx(8_000, rel=0.15)
+    assert bench.unanswered(replica) == 0
+    for lane in whole:
+        lane.leave()
+        lane.answered()
+    assert (replica.in_flight, bench.unanswered(replica)) == (0, 0)
+
+
 def test_how_long_answers_take_is_learned():
     bench = Bench(1, strategy="estimate")
     bench.serve("x", seconds=4.0)
@@ -361,7 +385,8 @@ def test_a_strategy_without_prompts_learns_none():
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["send", "answered", "leave", "scrape", "restart"]), st.integers(0, 30)), max_size=40
+        st.tuples(st.sampled_from(["send", "whole", "answered", "leave", "scrape", "restart"]), st.integers(0, 30)),
+        max_size=40,
     )
 )
 def test_after_the_last_request_there_is_nothing_left_of_any(events):
@@ -372,6 +397,8 @@ def test_after_the_last_request_there_is_nothing_left_of_any(events):
         replica = bench.replicas[which % 2]
         if name == "send":
             open_.append(bench.send(text(which, 700 * which))[1])
+        elif name == "whole":
+            open_.append(bench.send(text(which, 700 * which), stream=False)[1])
         elif name == "answered" and open_:
             open_[which % len(open_)].answered()
         elif name == "leave" and open_:
@@ -382,7 +409,7 @@ def test_after_the_last_request_there_is_nothing_left_of_any(events):
             replica.take(Sign.RESTARTED)
         for replica in bench.replicas:
             load = replica.load(bench.now)
-            assert load.unanswered >= load.sent >= 0
+            assert min(load.unanswered, load.sent) >= 0
     for lane in open_:
         lane.leave()
     for replica in bench.replicas:
@@ -629,3 +656,16 @@ def _reachable(*roots: object) -> list[object]:
         seen[id(each)] = each
         left += gc.get_referents(each)
     return list(seen.values())
+
+
+def test_how_slow_it_was_while_it_was_cold_is_not_held_against_it():
+    """Or one that was added would get nobody until all others are full: at low load, the faster ones suffice."""
+    bench = Bench()
+    replica = bench.replica(7)
+    replica.take(Sign.RESTARTED)
+    replica.take(Sign.HEALTHY)
+    for tick in range(20):  # the scrapes of a warmup: a second a token
+        replica.work.scraped(reading(itl_sum=10.0 * tick, itl_count=10.0 * tick), bench.now + tick)
+    assert replica.pace.step > 0.1
+    replica.take(Sign.WARM)
+    assert replica.pace.step == bench.replicas[0].pace.step

@@ -46,6 +46,7 @@ class Request:
     epoch: int
     process: int
     scrape: int
+    streamed: bool
 
 
 class Story:
@@ -59,24 +60,24 @@ class Story:
         self.quiet_from = 0.0
 
     def unanswered(self) -> int:
-        return sum(round(each.tokens) for each in self.open if each.process == self.process)
+        return sum(round(each.tokens) for each in self.open if each.streamed and each.process == self.process)
 
     def sent(self) -> int:
         current = (self.process, self.scrape)
         return sum(round(each.tokens) for each in self.open if (each.process, each.scrape) == current)
 
-    def begin(self, tokens: float) -> None:
-        if not self.unanswered():
+    def begin(self, tokens: float, *, streamed: bool) -> None:
+        if streamed and not self.unanswered():
             self.quiet_from = self.now
-        self.work.began(tokens, self.now)
-        self.open.append(Request(tokens, self.work.epoch, self.process, self.scrape))
+        self.work.began(tokens, self.now, streamed=streamed)
+        self.open.append(Request(tokens, self.work.epoch, self.process, self.scrape, streamed))
 
     def end(self, which: int, *, answered: bool) -> None:
         if not self.open:
             return
         request = self.open.pop(which % len(self.open))
-        if not answered:  # refused, broken off, or its client has left: all the same
-            self.work.dropped(request.tokens, request.epoch)
+        if not (answered and request.streamed):  # refused, broken off, its client has left, or no stream: all the same
+            self.work.dropped(request.tokens, request.epoch, streamed=request.streamed)
             return
         if request.process == self.process:
             self.quiet_from = self.now
@@ -99,7 +100,7 @@ class Story:
 TOKENS = st.one_of(st.floats(0, 1e6), st.sampled_from([0.0, 0.1, 0.2, 0.3, 1 / 3, 0.5, 1e12]))
 EVENTS = st.lists(
     st.one_of(
-        st.tuples(st.just("begin"), TOKENS),
+        st.tuples(st.sampled_from(["stream", "whole"]), TOKENS),
         st.tuples(st.just("answered"), st.integers(0, 99)),
         st.tuples(st.just("dropped"), st.integers(0, 99)),
         st.tuples(st.sampled_from(["scraped", "restart"]), st.just(0)),
@@ -112,7 +113,8 @@ EVENTS = st.lists(
 def test_what_was_begun_is_ended_exactly_once_whatever_comes_between(events):
     story = Story()
     steps = {
-        "begin": story.begin,
+        "stream": lambda tokens: story.begin(tokens, streamed=True),
+        "whole": lambda tokens: story.begin(tokens, streamed=False),
         "answered": lambda which: story.end(which, answered=True),
         "dropped": lambda which: story.end(which, answered=False),
         "scraped": lambda _: story.scraped(),
@@ -159,6 +161,17 @@ def test_a_scrape_knows_of_what_was_sent_before_it():
     assert (load(work).sent, load(work).unanswered) == (30, 130)
     work.answered(100.0, before, NOW + 2)
     assert (load(work).sent, load(work).unanswered) == (30, 30)
+
+
+def test_one_whose_first_token_is_not_seen_counts_until_the_next_scrape():
+    work = Workload(Prior())
+    work.began(100.0, NOW, streamed=False)
+    assert (load(work).sent, load(work).unanswered) == (100, 0)
+    early = work.epoch
+    work.scraped(reading(running=1), NOW + 1)
+    assert (load(work).sent, load(work).unanswered) == (0, 0)
+    work.dropped(100.0, early, streamed=False)
+    assert (load(work).sent, load(work).unanswered) == (0, 0)
 
 
 @pytest.mark.parametrize("event", ["began", "answered", "dropped", "scraped", "reset"])

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from loadtests.routing.engines import Counted, Counters, said, since
+from loadtests.routing.engines import Counted, Counters, Stalls, Told, said, since, watch
 from loadtests.routing.scenarios import USUAL
 
 
@@ -17,9 +17,39 @@ def test_what_was_added_is_counted_for_each_engine_by_itself() -> None:
 
 def test_an_answer_of_the_process_is_read_into_counters() -> None:
     line = json.dumps(
-        {"engines": [{"queries": 7, "hits": 3, "preemptions": 1}, {"queries": 0, "hits": 0, "preemptions": 0}]}
+        {
+            "engines": [{"queries": 7, "hits": 3, "preemptions": 1}, {"queries": 0, "hits": 0, "preemptions": 0}],
+            "stall": 0.25,
+        }
     )
-    assert said(line) == [Counters(7, 3, 1), Counters(0, 0, 0)]
+    assert said(line) == Told([Counters(7, 3, 1), Counters(0, 0, 0)], 0.25)
+
+
+def test_the_longest_stall_is_told_once() -> None:
+    stalls = Stalls()
+    for seconds in (0.1, 0.4, 0.2):
+        stalls.note(seconds)
+    assert stalls.take() == 0.4
+    assert stalls.take() == 0.0
+    stalls.note(-0.001)
+    assert stalls.take() == 0.0
+
+
+async def _watched(overshoots: list[float]) -> float:
+    stalls, now = Stalls(), [50.0]
+    left = iter(overshoots)
+
+    async def sleep(seconds: float) -> None:
+        now[0] += seconds + next(left)
+
+    with pytest.raises(RuntimeError):  # what a coroutine makes of a StopIteration: nothing is left
+        await watch(stalls, lambda: now[0], sleep)
+    return stalls.take()
+
+
+def test_a_sleep_that_took_too_long_is_a_stall() -> None:
+    assert asyncio.run(_watched([0.0, 0.3, 0.001])) == pytest.approx(0.3)
+    assert asyncio.run(_watched([0.0, 0.0])) == pytest.approx(0.0)
 
 
 async def _counters() -> Counters:

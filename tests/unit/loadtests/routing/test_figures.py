@@ -33,12 +33,12 @@ def test_the_hit_rate_is_that_of_all_tokens_not_the_mean_of_rates() -> None:
 
 def test_runs_are_put_together() -> None:
     one = Run([answered(0.1)] * 9, [Counters(100, 0), Counters(0, 0)], starved=0.02)
-    two = Run([answered(1.0)], [Counters(0, 0), Counters(300, 200)], starved=0.3)
+    two = Run([answered(1.0)], [Counters(0, 0), Counters(300, 200)], starved=0.3, stall=0.4)
     row = figures([one, two])
     assert row.ttft == Times(0.1, 0.1, 1.0)
     assert row.hit_rate == pytest.approx(0.5)
     assert row.most == 1.0, "each run has engines of its own"
-    assert row.starved == 0.3
+    assert (row.starved, row.stall) == (0.3, 0.4)
 
 
 def test_nothing_measured_is_no_figure() -> None:

@@ -22,7 +22,7 @@ def test_columns_stand_under_each_other_whatever_the_lengths() -> None:
     lines = report.table([("a", figures([GOOD])), ("a-long-name", slow)])
     assert len({len(line) for line in lines}) == 1
     assert lines[1].split()[:7] == ["a", "123", "200", "200", "1,500", "2,500", "2,500"]
-    assert lines[1].split()[7:] == ["25.0", "25.0", "12", "1.0", "2", "0"]
+    assert lines[1].split()[7:] == ["25.0", "25.0", "12", "1.0", "0", "2", "0"]
     assert "12,345,678" in lines[2]
 
 
@@ -42,6 +42,8 @@ def test_a_host_that_was_too_busy_is_said() -> None:
     assert report.doubts([measured()]) == []
     assert "200 ms late" in report.doubts([measured([late])])[0]
     assert "40% of a run" in report.doubts([measured([GOOD, starved])])[0]
+    still = Run([Answered(0.0, 0.1, 1.0)], [], stall=0.3)
+    assert "stood still for 300 ms" in report.doubts([measured([still])])[0]
 
 
 def test_errors_and_failed_targets_are_said_and_make_the_result_unsound() -> None:

@@ -5,7 +5,7 @@ import pytest
 from loadtests.bench.procs import StartFailed, layout
 from loadtests.routing import runner
 from loadtests.routing.client import Answered
-from loadtests.routing.engines import Counters
+from loadtests.routing.engines import Counters, Told
 from loadtests.routing.figures import Run
 from loadtests.routing.runner import LEAD, Look, Wish, counted, run_all
 from loadtests.routing.scenarios import SCENARIOS, Scenario
@@ -17,12 +17,13 @@ CORES = layout({0, 1})
 
 def test_the_lead_does_not_count() -> None:
     answered = [Answered(LEAD - 0.1, 9.0, 9.0), Answered(LEAD, 0.1, 1.0), Answered(LEAD + 2, 0.2, 1.0)]
-    before = Look(50.0, [Counters(100, 10, 1)], [2.0, 7.0])
-    after = Look(60.0, [Counters(400, 160, 3)], [3.0, 9.0])
+    before = Look(50.0, Told([Counters(100, 10, 1)], 3.0), [2.0, 7.0])
+    after = Look(60.0, Told([Counters(400, 160, 3)], 0.2), [3.0, 9.0])
     run = counted(answered, before, after)
     assert [each.at for each in run.answered] == [0.0, 2.0]
     assert run.engines == [Counters(300, 150, 2)]
     assert run.starved == pytest.approx(0.2)
+    assert run.stall == 0.2, "the lead's own is not the run's"
 
 
 class Calls:

@@ -5,10 +5,14 @@ import pytest
 from loadtests.engine.text import pieces
 from loadtests.routing import scenarios
 from loadtests.routing.scenarios import HALF, MODEL, REPLICAS, SCENARIOS, USUAL, Scenario
-from loadtests.routing.traffic import prompt_bytes
+from loadtests.routing.traffic import Turn
 
 SECONDS = 25.0
 EACH = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+
+
+def prompt_bytes(turns: list[Turn]) -> int:
+    return sum(len(message.content) for turn in turns for message in turn.messages)
 
 
 def test_the_kinds_of_load_are_all_there_once() -> None:

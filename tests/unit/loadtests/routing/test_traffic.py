@@ -13,7 +13,6 @@ from loadtests.routing.traffic import (
     Traffic,
     Unshared,
     poisson,
-    prompt_bytes,
     words,
 )
 
@@ -106,8 +105,3 @@ def test_bursts_come_in_the_middle_of_each_interval_beside_the_rest() -> None:
 def test_a_burst_at_the_end_is_cut_off() -> None:
     turns = replace(UNSHARED, rate=0.001, burst=50, every=4.0, width=0.2).turns(Random(11), 2.1)
     assert 0 < len(turns) < 50
-
-
-def test_the_bytes_to_send_are_those_of_all_messages() -> None:
-    turns = CHAT.turns(Random(12), 5.0)
-    assert prompt_bytes(turns) == sum(len("".join(m.content for m in turn.messages)) for turn in turns)
