@@ -24,8 +24,8 @@ class Workload:
     """
 
     __slots__ = (
-        "_first_epoch", "_mean_left", "_mean_prompt", "_preempting", "_prior", "_quiet_from", "_read_at", "_reading",
-        "_sent", "_unanswered", "epoch", "pace", "quote",
+        "_first_epoch", "_mean_left", "_mean_prompt", "_moved_at", "_preempting", "_prior", "_quiet_from", "_read_at",
+        "_reading", "_sent", "_unanswered", "epoch", "pace", "quote",
     )  # fmt: skip
 
     def __init__(self, prior: Prior) -> None:
@@ -38,7 +38,7 @@ class Workload:
         """Another process answers there: nothing of the one before holds."""
         self.pace = Pace(self._prior)
         self._reading: Reading | None = None
-        self._read_at = -math.inf
+        self._read_at = self._moved_at = -math.inf
         self._preempting = 0.0
         self._unanswered = self._sent = 0
         self._quiet_from = -math.inf
@@ -53,16 +53,25 @@ class Workload:
         self.pace.suppose(prior)
 
     def scraped(self, reading: Reading, now: float) -> None:
-        """A scrape came."""
-        before, seconds = self._reading, now - self._read_at
-        if before is not None and seconds > 0:
-            self.pace.note_scrape(before, reading, seconds)
-            old, new = (each.values.get(Signal.PREEMPTIONS) for each in (before, reading))
-            self._preempting = max(new - old, 0.0) / seconds if old is not None and new is not None else 0.0
+        """A scrape came. Those of an idle engine all say the same, and are told with the next one that differs."""
+        before, seconds = self._reading, now - self._moved_at
+        if before is None or before.values != reading.values:
+            if before is not None and seconds > 0:
+                self.pace.note_scrape(before, reading, seconds)
+            self._preempting = self._preemptions(before, reading, now - self._read_at)
+            self._moved_at = now
+        else:
+            self._preempting = 0.0
         self._reading, self._read_at = reading, now
         self._sent = 0
         self.epoch += 1
         self.quote.void()
+
+    def _preemptions(self, before: Reading | None, reading: Reading, seconds: float) -> float:
+        """How many there were in each second since the scrape before."""
+        old = None if before is None else before.values.get(Signal.PREEMPTIONS)
+        new = reading.values.get(Signal.PREEMPTIONS)
+        return max(new - old, 0.0) / seconds if old is not None and new is not None and seconds > 0 else 0.0
 
     def began(self, uncached: float, now: float, *, streamed: bool = True) -> None:
         """A request with so many uncached prompt tokens was sent."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.fleet.balance.estimate import FRESH, HALF_LIFE, Load, estimate
-from gateway.fleet.balance.pace import Prior
+from gateway.fleet.balance.pace import Pace, Prior
 from gateway.fleet.balance.workload import Workload
 from gateway.fleet.signals import Reading, Signal
 
@@ -321,3 +321,17 @@ def test_a_full_batch_has_no_tokens_ahead_that_could_be_counted(in_flight, runni
     work.scraped(reading(running=running, waiting=waiting), NOW - age)
     quoted(work)
     assert (work.ahead(in_flight, NOW) is None) is full
+
+
+def test_scrapes_that_say_the_same_cost_nothing_and_lose_nothing():
+    """An idle engine's: what it was before and after them is told at once, over all of the time."""
+    work, steady = Workload(Prior()), Workload(Prior())
+    first, later = reading(itl_sum=1, itl_count=100), reading(itl_sum=9, itl_count=200)
+    for each in (work, steady):
+        each.scraped(first, NOW)
+    for second in range(1, 10):
+        work.scraped(reading(itl_sum=1, itl_count=100), NOW + second)
+    for each in (work, steady):
+        each.scraped(later, NOW + 10)
+    assert work.pace.step == steady.pace.step != Pace(Prior()).step
+    assert work.load(0, 1.0, NOW + 10).age == 0.0
