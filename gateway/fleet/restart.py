@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.fleet.signals import Reading, Signal
 
-_EPSILON = 0.5  # seconds by which the start of one process may seem to differ from one look to the next
+_EPSILON = 0.02  # seconds: two ticks of the kernel's clock, in which the start of a process is told
 _COUNTERS = (Signal.PROMPT_TOKENS, Signal.GENERATION_TOKENS, Signal.STEPS)
 
 

@@ -33,8 +33,8 @@ from gateway.fleet.surroundings import Surroundings
 from gateway.fleet.warmer import Warmth, warm_up
 from gateway.policy.engines import judge_engine
 
-_HEALTH_EVERY = 10  # steps between looks at a health check while scrapes succeed: a scrape proves as much of a server
-_LIST_EVERY = 30  # steps between looks at what a ready engine serves: it seldom changes
+_HEALTH_EVERY = 5  # steps between looks at a health check while scrapes succeed: a scrape proves as much of a server
+_LIST_EVERY = 10  # steps between looks at what a ready engine serves: it seldom changes
 _LEAST_SHARE = 0.1
 _WOKEN_AGAIN = 0.1  # of an interval: whatever wakes a watch again and again makes no load of it
 _EARLY = 0.002  # seconds: the loop's timers are exact to a millisecond

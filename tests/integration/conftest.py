@@ -202,6 +202,7 @@ class History:
     """What the replicas of a gateway went through since this was made: each transition and its time."""
 
     def __init__(self, gateway: RunningGateway) -> None:
+        self._gateway = gateway
         self.steps: list[tuple[float, Transition]] = []
         gateway.gateway.core.registry.on_transition(lambda step: self.steps.append((time.monotonic(), step)))
 
@@ -211,7 +212,13 @@ class History:
 
     def when(self, url: str, state: State, patience: float = 20.0) -> float:
         """When it first came into a state, waited for."""
-        wait_until(lambda: state.value in self.of(url), f"{url} {state.value}; so far {self.of(url)}", patience)
+        deadline = time.monotonic() + patience
+        while state.value not in self.of(url):
+            if time.monotonic() > deadline:
+                replica = replica_of(self._gateway, url)
+                now = (replica.life, replica.remark, replica.lost, replica.reading) if replica is not None else None
+                pytest.fail(f"waited {patience} s for {url} {state.value}; so far {self.of(url)}; now {now}")
+            time.sleep(0.002)
         return next(at for at, step in self.steps if step.replica.spec.url == url and step.after.state is state)
 
 

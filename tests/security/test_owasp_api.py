@@ -352,7 +352,7 @@ def test_api4_the_admin_plane_reads_no_body_of_whoever_may_not_send_it(house: Ho
         if verb != OPEN:
             for key, status in (("", 401), ("wrong", 401), (house.keys["acme"], 403)):
                 assert asked(method, concrete(path), key) == (status, (), True), path
-    assert asked("POST", "/admin/keys", house.keys["token"], b'{"name": "made"}') == (201, (100,), False)
+    assert asked("POST", "/admin/keys", house.keys["admin"], b'{"name": "made"}') == (201, (100,), False)
 
 
 def peak() -> int:
@@ -567,9 +567,9 @@ def test_api7_nothing_in_a_token_or_an_order_becomes_a_host(house: House, issuer
     for text in (issuer.token(iss=trap.url), issuer.token(header={"kid": f"{trap.url}/keys"})):
         assert front.get(MODELS, key=text).status == 401
     orders = ({"model": trap.url}, {"model": "sim-model", "source": trap.url}, {"model": trap.url, "force": True})
-    said = [house.operate("token", "PUT", "/admin/aliases/acme-elsewhere", json=order) for order in orders]
+    said = [house.operate("admin", "PUT", "/admin/aliases/acme-elsewhere", json=order) for order in orders]
     assert [answer.status_code for answer in said] == [409, 400, 200]
-    assert house.operate("token", "POST", "/admin/keys", json={"name": "a", "webhook": trap.url}).status_code == 400
+    assert house.operate("admin", "POST", "/admin/keys", json={"name": "a", "webhook": trap.url}).status_code == 400
     front.received()
     assert front.post(CHAT, QUESTION | {"model": "acme-elsewhere"}, key=house.keys["acme"]).status == 503
     assert front.received() == []

@@ -19,7 +19,8 @@ def reading(**values: float) -> Reading:
     [
         (None, reading(started_at=5.0), None),
         (reading(started_at=5.0), reading(started_at=5.0), True),
-        (reading(started_at=5.0), reading(started_at=5.4), True),
+        (reading(started_at=5.0), reading(started_at=5.01), True),
+        (reading(started_at=5.0), reading(started_at=5.4), False),
         (reading(started_at=5.0), reading(started_at=6.0), False),
         (reading(started_at=6.0), reading(started_at=5.0), False),
         (reading(started_at=5.0, steps=9), reading(started_at=5.0, steps=1), False),
