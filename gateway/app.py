@@ -129,7 +129,6 @@ class Gateway:
             policies=policies,
             held=held,
             sweeper=sweeper,
-            client=client,
             store=store,
             keys=keys,
             tokens=tokens,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import httpx
-
 from gateway.fleet.balance.balancer import Balancer
 from gateway.fleet.open import Fleet
 from gateway.fleet.registry import Registry
@@ -45,7 +43,6 @@ class Core:
     policies: Policies
     held: Secrets
     sweeper: Sweeper
-    client: httpx.AsyncClient
     store: StateStore
     keys: KeyRing
     tokens: TokenRing

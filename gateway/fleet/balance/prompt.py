@@ -80,9 +80,6 @@ class Prompt(NamedTuple):
     size: int
 
 
-NO_PROMPT = Prompt((), 0)
-
-
 def reach(blocks: int) -> int:
     """Bytes in the first so many blocks of a chain."""
     return blocks * FINE if blocks <= _FINE_BLOCKS else _FINE_REACH + (blocks - _FINE_BLOCKS) * COARSE
