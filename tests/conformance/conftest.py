@@ -37,7 +37,8 @@ class Target:
     and ``drain`` is SIGTERM. ``revive`` starts another one at the same port.
 
     How fast an engine computes is the host's: 0.3 to 14 ms a token were seen. A test that needs a request to be still
-    running while it does something else does that under ``slowed`` or ``stall``.
+    running while it does something else does that under ``slowed`` or ``stall``, one that looks at single steps under
+    ``stepped``.
     """
 
     kind = ""
@@ -98,6 +99,10 @@ class Simulated(Target):
     @contextlib.contextmanager
     def slowed(self):
         yield
+
+    @contextlib.contextmanager
+    def stepped(self):
+        yield lambda moved: None
 
     def stall(self):
         self._site.run(self._stall(True))
@@ -165,6 +170,25 @@ class Real(Target):
         finally:
             over.set()
             pulsing.join()
+
+    @contextlib.contextmanager
+    def stepped(self):
+        """Computes only in calls of the function that this gives, each a few steps at most on any host: they grow
+        while they move nothing, and begin anew with 0.1 ms when told that the last one has."""
+        pulse = 0.0
+
+        def step(moved):
+            nonlocal pulse
+            pulse = 1e-4 if moved else min(2 * pulse, 0.02)
+            self.resume()
+            time.sleep(pulse)
+            self.stall()
+
+        self.stall()
+        try:
+            yield step
+        finally:
+            self.resume()
 
     def stall(self):
         os.kill(self.engine.engine_core_pid, signal.SIGSTOP)

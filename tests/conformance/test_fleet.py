@@ -176,17 +176,20 @@ def test_a_long_prefill_in_chunks_shows_progress(talk, target, front):
     prompt = {"model": SERVED, "prompt": [300] * 1900, "max_tokens": 2, "ignore_eos": True}
 
     async def use(caller):
-        looks = []
-        before = await asyncio.to_thread(target.signals)
-        asked = asyncio.create_task(
-            caller.at(target.url, "/v1/completions", {**prompt, "cache_salt": secrets.token_hex(8)})
-        )
-        while not asked.done():
-            values = await asyncio.to_thread(target.signals)
-            if values[Signal.GENERATION_TOKENS] > before[Signal.GENERATION_TOKENS]:
-                break
-            if values[Signal.RUNNING]:
-                looks.append((time.monotonic(), values))
+        looks, values, received = [], await asyncio.to_thread(target.signals), len(target.received())
+        before, moved = values, True
+        with target.stepped() as step:
+            body = {**prompt, "cache_salt": secrets.token_hex(8)}
+            asked = asyncio.create_task(caller.at(target.url, "/v1/completions", body))
+            await caller.until(lambda: len(target.received()) > received, "the engine's server to have it")
+            while not asked.done():
+                await asyncio.to_thread(step, moved)
+                last, values = values, await asyncio.to_thread(target.signals)
+                if values[Signal.GENERATION_TOKENS] > before[Signal.GENERATION_TOKENS]:
+                    break
+                if values[Signal.RUNNING]:
+                    looks.append((time.monotonic(), values))
+                moved = values != last
         assert (await asked).status_code == 200
         return before, looks, await asyncio.to_thread(target.signals)
 
