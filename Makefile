@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-vllm lint format lock bench bench-peers coldstart scale clean
+.PHONY: demo test test-vllm lint format lock bench bench-peers coldstart scale overload clean
 
 demo: $(READY)
 	$(BIN)/gateway demo $(ARGS)
@@ -33,6 +33,7 @@ lock: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m loadtests.bench $(ARGS)
+	$(BIN)/python -m loadtests.micro
 
 bench-peers: $(READY)
 	$(BIN)/python -m loadtests.bench --peers $(ARGS)
@@ -42,6 +43,9 @@ coldstart: $(READY)
 
 scale: $(READY)
 	$(BIN)/python -m loadtests.fleet scale $(ARGS)
+
+overload: $(READY)
+	$(BIN)/python -m loadtests.overload $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build dist

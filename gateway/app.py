@@ -13,12 +13,14 @@ from importlib.metadata import version
 
 from gateway.admin.news import PolicyNews
 from gateway.admin.presence import Presence
+from gateway.admission.gate import Gate
+from gateway.admission.limit import places, spare, tries
 from gateway.control import Control, Report
 from gateway.core import Core, Records
 from gateway.fleet.balance.balancer import Balancer
-from gateway.fleet.open import open_fleet
-from gateway.fleet.replica import Transition
-from gateway.gauges import watch
+from gateway.fleet.open import Step, open_fleet
+from gateway.fleet.replica import Replica, Transition
+from gateway.gauges import watch, watch_share
 from gateway.heartbeat import Heartbeat
 from gateway.identity.callers import Callers
 from gateway.identity.keyring import KeyRing
@@ -49,6 +51,7 @@ _POLICY_INTERVAL = 1.0
 _HEARTBEAT_INTERVAL = 2.0
 _KEEP_INTERVAL = 1.0
 _PACE_INTERVAL = 5.0
+_PLACES_INTERVAL = 0.25
 _NAMES_INTERVAL = 0.5
 _PATIENCE = 1.0  # seconds that the start waits for the engines' first answers
 _TRIALS_INTERVAL = 5.0
@@ -114,6 +117,14 @@ class Gateway:
             compared=metrics.dry_runs.add,
         )
         fleet.registry.on_transition(balancer.on_transition)
+        gate = Gate(
+            loop,
+            lambda: policies.policy.routing.admission,
+            fleet.registry.ready,
+            on_outcome=lambda priority, outcome, waited: metrics.queue_wait.at(priority, outcome).observe(waited),
+        )
+        stack.callback(gate.close)
+        fleet.registry.on_transition(lambda step: gate.pump())
         client = new_client()
         stack.push_async_callback(client.aclose)
         keys = KeyRing(store, held.peppers, stale_limit=access.outage.key_grace)
@@ -139,6 +150,7 @@ class Gateway:
             aliases=AliasView(store),
             fleet=fleet,
             balancer=balancer,
+            gate=gate,
             metrics=metrics,
             records=self._records,
             observer=observer,
@@ -185,6 +197,7 @@ class Gateway:
             obey=core.fleet.obey,
             listed=core.registry.listed_models,
         )
+        loops = [*core.limits.loops, *core.fleet.loops, *self._share_load(core)]
         self._stack.push_async_callback(supervisor.close)
         await core.tokens.refresh()
         await control.first()
@@ -202,6 +215,7 @@ class Gateway:
         if isinstance(core.store, Notifying):
             supervisor.start("changes", control.follow(core.store))
         supervisor.run_every("names", _NAMES_INTERVAL, control.name_models)
+        supervisor.run_every("places", _PLACES_INTERVAL, lambda: bound(core))
         supervisor.run_every("pace", _PACE_INTERVAL, lambda: core.balancer.level(core.registry.replicas))
         trials = Trials(
             core.store,
@@ -217,7 +231,7 @@ class Gateway:
         supervisor.run_every("heartbeat", _HEARTBEAT_INTERVAL, heartbeat.beat)
         supervisor.run_every("policy", _POLICY_INTERVAL, core.policies.reload)
         supervisor.run_every("issuers", _ISSUERS_INTERVAL, core.tokens.refresh)
-        for name, interval, step in (*core.limits.loops, *core.fleet.loops):
+        for name, interval, step in loops:
             supervisor.run_every(name, interval, step)
         await inference.start(inference_socket)
         # Applications are served while the admin plane, which takes longer to come in than all else, is made.
@@ -225,6 +239,23 @@ class Gateway:
         self._stack.callback(admin.close)
         await admin.start(admin_socket)
         self._stack.callback(Presence(settings.state_folder, self.admin_url).close)
+
+    def _share_load(self, core: Core) -> list[Step]:
+        """What makes this instance and the others on its Redis know what each has at the replicas."""
+        if not is_redis(self.settings.state):
+            return []
+        from gateway.loadshare import SHARE_INTERVAL, redis_load_share  # noqa: PLC0415 - it imports redis
+
+        share = redis_load_share(
+            redis_place(self.settings.state, self.settings.state_password),
+            lambda: core.registry.replicas,
+            core.balancer.hints,
+            self._report,
+            now=core.balancer.now,
+        )
+        self._stack.push_async_callback(share.close)
+        watch_share(core.metrics, share)
+        return [("load", SHARE_INTERVAL, share.step)]
 
     def _moved(self, step: Transition, metrics: Metrics) -> None:
         """One line and one count for each transition of a replica."""
@@ -278,6 +309,21 @@ def follow(core: Core, policy: Policy) -> None:
     core.keys.stale_limit = access.outage.key_grace
     core.failures.adopt(access.failures)
     core.schemas.limit = guards.schemas_per_hour
+
+
+async def bound(core: Core) -> None:
+    """Have each replica take as many requests as policy and its engine's batch allow, and those that wait be placed."""
+    policy = core.policies.policy.routing.admission
+    now = asyncio.get_running_loop().time()
+
+    def limit(replica: Replica) -> int:
+        slots, work = replica.pace.slots, replica.work
+        more = spare(slots, replica.pace.step, work.mean_left, trying=tries(replica.point, now)) if slots else 0
+        return places(policy.in_flight, slots, replica.share, work.others_in_flight, more)
+
+    core.registry.bound(limit)
+    core.gate.mix.sample(now)
+    core.gate.pump()
 
 
 def _url_of(listening: socket.socket) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gateway.admission.gate import Gate
 from gateway.fleet.balance.balancer import Balancer
 from gateway.fleet.open import Fleet
 from gateway.fleet.registry import Registry
@@ -53,6 +54,7 @@ class Core:
     aliases: AliasView
     fleet: Fleet
     balancer: Balancer
+    gate: Gate
     metrics: Metrics
     records: Records
     observer: Observer

@@ -8,14 +8,21 @@ from collections.abc import Callable, Mapping
 from gateway.core import Core
 from gateway.fleet.life import State
 from gateway.fleet.replica import Replica
+from gateway.loadshare import LoadShare
 from gateway.server import Listener
-from gateway.telemetry.metrics import GaugeReader
+from gateway.telemetry.metrics import GaugeReader, Metrics
 
 
 def watch(core: Core, inference: Listener) -> None:
     """Gauges that are read when a scrape comes."""
     gauge = core.metrics.gauge
     _watch_fleet(core)
+    gauge(
+        "gateway_queue_depth",
+        "Requests that wait in the gateway's queue for a place at a replica",
+        ("model", "priority"),
+        lambda: [((model, priority), count) for (model, priority), count in core.gate.depths().items()],
+    )
     gauge(
         "gateway_client_connections",
         "Open client connections of the inference listener",
@@ -71,12 +78,27 @@ def _watch_fleet(core: Core) -> None:
         gauge(name, meaning, ("source",), _by_source(read_origin))
 
 
+def watch_share(metrics: Metrics, share: LoadShare) -> None:
+    """Gauges of what instances tell each other of their load."""
+    for name, meaning, read in (
+        ("gateway_load_share_age_seconds", "Since other instances were last asked for what they have", share.age),
+        ("gateway_load_share_instances", "Other instances that have told what they have", lambda: share.instances),
+        ("gateway_load_share_refused", "What others told and was not believed, since the start", lambda: share.refused),
+    ):
+        metrics.gauge(name, meaning, (), _single(read))
+
+
+def _single(read: Callable[[], float]) -> GaugeReader:
+    return lambda: [((), read())]
+
+
 def _by_source(read: Callable[[], Mapping[str, float]]) -> GaugeReader:
     return lambda: [((name,), value) for name, value in read().items()]
 
 
 _BY_REPLICA: tuple[tuple[str, str, Callable[[Replica], float]], ...] = (
     ("gateway_in_flight", "Requests in flight by replica", lambda replica: replica.in_flight),
+    ("gateway_replica_room", "How many requests it may have at most, of this instance", lambda replica: replica.room),
     ("gateway_upstream_connections", "Open connections by replica", lambda replica: replica.open_connections),
     (
         "gateway_replica_share",

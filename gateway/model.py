@@ -49,6 +49,24 @@ class Dialect(StrEnum):
     ANTHROPIC = "anthropic"
 
 
+class Priority(StrEnum):
+    """How soon a request is served when it has to wait: a class of its own, which the roles of who calls give it."""
+
+    INTERACTIVE = "interactive"
+    STANDARD = "standard"
+    BULK = "bulk"
+
+    __hash__ = str.__hash__
+
+    @property
+    def rank(self) -> int:
+        """Its place among the classes, from 0: the lower, the sooner."""
+        return _RANKS[self]
+
+
+_RANKS: Mapping[Priority, int] = MappingProxyType({priority: rank for rank, priority in enumerate(Priority)})
+
+
 class BodyKind(StrEnum):
     """How the body of a route is read."""
 

@@ -25,6 +25,21 @@ class ReplicaLane(Protocol):
         """Whether it has just said that its queue is full."""
         ...
 
+    @property
+    def in_flight(self) -> int:
+        """Requests of this instance that it is serving."""
+        ...
+
+    @property
+    def proven(self) -> bool:
+        """Whether it is ready, and not on its way back."""
+        ...
+
+    @property
+    def models(self) -> Sequence[str]:
+        """What it serves."""
+        ...
+
     def note_success(self) -> None:
         """An attempt there was answered to its end."""
         ...
@@ -53,8 +68,19 @@ class Choice(Protocol):
 class Balancer(Protocol):
     """How replicas are chosen."""
 
-    def consider(self, request: InferenceRequest, alias: str, model: str, salt: str | None) -> Choice:
-        """The choice for a request. ``salt`` is what keeps its tenant's prefixes apart, if anything does."""
+    def consider(
+        self,
+        request: InferenceRequest,
+        alias: str,
+        model: str,
+        salt: str | None,
+        *,
+        request_id: str,
+        tenant: str,
+        session: bytes | None,
+    ) -> Choice:
+        """The choice for a request. ``salt`` is what keeps its tenant's prefixes apart, if anything does; ``session``
+        what the client says its requests belong to, one of its tenant's."""
         ...
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.admin.news import PolicyNews
 from gateway.control import Control
 from gateway.core import Core
+from gateway.dispatch import Dispatch
 from gateway.errors import GatewayError, Refusal
 from gateway.identity.secrets import Secrets, split_key, tenant_salt
 from gateway.model import Dialect
@@ -35,6 +37,9 @@ def inference_listener(core: Core) -> Listener:
     """The plane of the applications."""
     settings = core.settings
     dice = random.Random(secrets.randbits(128))  # noqa: S311 - it spreads load and numbers requests, it keeps no secret
+    dispatch = Dispatch(
+        core.registry, core.gate, core.policies, core.metrics, time.perf_counter, attempts=settings.attempts
+    )
     proxy = Proxy(
         door=open_door(ROUTES, frozenset(settings.hosts), core.policies.policy.guards.header_count),
         callers=core.callers,
@@ -44,13 +49,13 @@ def inference_listener(core: Core) -> Listener:
         schemas=core.schemas,
         aliases=core.aliases,
         fleet=core.registry,
+        dispatch=dispatch,
         observer=core.observer,
-        metrics=core.metrics,
         salt=salter(core.held),
         split_key=split_key(core.held.salt),
         balancer=core.balancer,
         new_id=lambda: f"req_{dice.getrandbits(96):024x}",
-        limits=ProxyLimits(attempts=settings.attempts, total=settings.timeouts.total, hops=settings.trusted_hops),
+        limits=ProxyLimits(total=settings.timeouts.total, hops=settings.trusted_hops),
     )
     return Listener(
         asyncio.get_running_loop(),
@@ -133,6 +138,7 @@ def _admin_application(
                 replicas=lambda: core.registry.replicas,
                 sources=lambda: source_views(discovery.ages(), discovery.faults(), discovery.troubles()),
                 remote=core.settings.remote_engines,
+                decisions=core.balancer.decisions,
                 now=now,
             ),
         )

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
-from gateway.errors import CODES, EngineFailure, GatewayError, Refusal, Unavailable
+from gateway.admission.gate import Claim
+from gateway.dispatch import Dispatch
+from gateway.errors import CODES, GatewayError, Refusal, Unavailable
 from gateway.limits.headers import rate_lines
 from gateway.limits.interfaces import Limiter, LimitReached
 from gateway.model import BodyKind, Dialect, InferenceRequest, Revision, Route
-from gateway.needs import Aliases, Balancer, Choice, Fleet, Policies, ReplicaLane, Schemas
+from gateway.needs import Aliases, Balancer, Choice, Fleet, Policies, Schemas
 from gateway.policy.access import Access
 from gateway.policy.context import judge_context
 from gateway.policy.grants import Grant
@@ -26,15 +29,12 @@ from gateway.steps.accept import accept, render
 from gateway.steps.admit import Taken, admit, reserve
 from gateway.steps.authenticate import Callers, Failures, authenticate
 from gateway.steps.authorize import authorize
-from gateway.steps.conversation import split_point
-from gateway.steps.forward import Order, forward
+from gateway.steps.conversation import session_of, split_point
+from gateway.steps.forward import Order
 from gateway.steps.guard import Door, Entry, guard
 from gateway.steps.inform import Answer, health, model, models
 from gateway.steps.observe import Observer
-from gateway.steps.pick import pick
 from gateway.steps.resolve import choose_target, resolve, wanted
-from gateway.steps.retry import RetryBudget, is_charged, worth_another
-from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.trace import Trace, overhead
 from gateway.wire.errorbody import error_event, error_lines
 from gateway.wire.exchange import Exchange
@@ -45,12 +45,8 @@ _PARSES_ASIDE = 2  # how many of those at a time: what short texts are parsed to
 
 @dataclass(frozen=True, slots=True)
 class ProxyLimits:
-    """``attempts``: replicas that one request may touch, since some requests kill an engine. Seconds and bytes.
+    """Seconds and bytes. ``hops`` is how many proxies of the operator's stand in front."""
 
-    ``hops`` is how many proxies of the operator's stand in front.
-    """
-
-    attempts: int = 2
     total: float = 900.0
     answer_bytes: int = 64 * 1024 * 1024
     hops: int = 0
@@ -87,14 +83,13 @@ class Proxy:
     schemas: Schemas
     aliases: Aliases
     fleet: Fleet
+    dispatch: Dispatch
     observer: Observer
-    metrics: Metrics
     salt: Callable[[str], str]
     split_key: bytes
     balancer: Balancer
     new_id: Callable[[], str]
     limits: ProxyLimits = ProxyLimits()
-    budget: RetryBudget = field(default_factory=RetryBudget)
     parses: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PARSES_ASIDE))
     clock: Callable[[], float] = time.perf_counter
     wall: Callable[[], float] = time.time
@@ -117,7 +112,7 @@ class Proxy:
             grant = None if known is None else known.granted(self._epoch, trace.time)
             if grant is None:
                 grant = await self._recognise(exchange, entry)
-            trace.key_id, trace.tenant = grant.principal.id, grant.principal.tenant
+            trace.key_id, trace.tenant, trace.priority = grant.principal.id, grant.principal.tenant, grant.priority
             if route.body is BodyKind.NONE:
                 _tell(exchange, trace, self._models(grant, entry, trace))
                 return
@@ -156,10 +151,11 @@ class Proxy:
         request = self._judge(request, revision.alias, model, grant, policy.guards)
         taken = await self._admit(request, trace, grant, policy.access)
         try:
-            choice = await self._consider(request, trace, revision.alias, self._salt(grant, policy.guards))
+            choice = await self._consider(exchange, request, trace, self._salt(grant, policy.guards))
             order = self._order(request, model, grant, policy.guards, _shown(revision, taken))
             del request  # the order says what of it is kept while an engine answers
-            await self._serve(exchange, trace, order, choice)
+            access = policy.access
+            await self.dispatch.serve(exchange, order, trace, choice, lambda: _claim(order, trace, grant, access))
         finally:
             if taken is not None:
                 taken.settle(trace, gone=exchange.gone)
@@ -239,65 +235,23 @@ class Proxy:
             request = request._replace(payload={}, parts=())  # large, and every attempt sends the bytes
         return Order(request, model, shown, content_type, body, self.limits.total, self.limits.answer_bytes)
 
-    async def _consider(self, request: InferenceRequest, trace: Trace, alias: str, salt: str | None) -> Choice:
+    async def _consider(self, exchange: Exchange, request: InferenceRequest, trace: Trace, salt: str | None) -> Choice:
         """How a replica is to be chosen. A strategy may read the whole prompt, a large one in a thread."""
-        model = trace.model or ""
-        if trace.request_bytes <= _INLINE_ACCEPT:
-            return self.balancer.consider(request, alias, model, salt)
-        return await asyncio.to_thread(self.balancer.consider, request, alias, model, salt)
+        consider = partial(
+            self.balancer.consider,
+            request,
+            trace.alias or "",
+            trace.model or "",
+            salt,
+            request_id=trace.request_id,
+            tenant=trace.tenant or "",
+            session=session_of(exchange.head),
+        )
+        return consider() if trace.request_bytes <= _INLINE_ACCEPT else await asyncio.to_thread(consider)
 
     def _salt(self, grant: Grant, guards: Guards) -> str | None:
         """What keeps a tenant's prefixes apart in an engine's cache, where policy wants that."""
         return self.salt(grant.principal.tenant) if guards.isolation == "tenant" else None
-
-    async def _serve(self, exchange: Exchange, trace: Trace, order: Order, choice: Choice) -> None:
-        """Try replicas until one answers; another is tried only while the client has seen nothing."""
-        tried: list[ReplicaLane] = []
-        failure: EngineFailure | None = None
-        self.budget.enter()
-        try:
-            while (replica := pick(self.fleet.ready(order.model), tried, choice.among)) is not None:
-                charged = failure is not None and is_charged(failure)
-                if failure is not None and not self._again(failure, trace, tried, order.model):
-                    break
-                tried.append(replica)
-                trace.replica, trace.attempts = replica.id, len(tried)
-                try:
-                    await forward(exchange, order, choice.lane(replica), trace, self.clock)
-                    replica.note_success()
-                    choice.learn(trace)
-                    return
-                except EngineFailure as error:
-                    replica.note_failure(error)
-                    failure = error.with_traceback(None)  # it leads here, to the error: see ``_answer_error``
-                    trace.reason = error.reason
-                    if exchange.started:
-                        break
-                finally:
-                    if charged:
-                        self.budget.give_back()
-        finally:
-            self.budget.leave()
-        raise self._unserved(failure, order.model)
-
-    def _again(self, failure: EngineFailure, trace: Trace, tried: Sequence[ReplicaLane], model: str) -> bool:
-        """Whether a failed attempt is followed by another one, for which the budget has been charged then."""
-        retries = self.policies.policy.routing.fleet.retries
-        saturated = all(replica.busy for replica in self.fleet.ready(model) if replica not in tried)
-        if len(tried) >= self.limits.attempts:
-            return False
-        if not worth_another(failure, trace.request_bytes, retries, saturated=saturated):
-            return False
-        if is_charged(failure) and not self.budget.take(retries):
-            return False
-        self.metrics.retries.add(failure.reason)
-        return True
-
-    def _unserved(self, failure: EngineFailure | None, model: str) -> GatewayError:
-        error: GatewayError = failure or Unavailable("no_ready_replica")
-        if error.spec.code == "no_ready_replica":
-            error.retry_after = self.fleet.back_in(model)
-        return error
 
     # --- what the gateway answers by itself
 
@@ -343,6 +297,20 @@ def _shown(revision: Revision, taken: Taken | None) -> bytes:
     standing = None if taken is None else taken.lease.standing
     lines = b"x-gateway-alias: %b\r\n" % revision.label.encode()
     return lines if standing is None else lines + rate_lines(standing)
+
+
+def _claim(order: Order, trace: Trace, grant: Grant, access: Access) -> Claim:
+    """What a request asks of the queue of its model."""
+    return Claim(
+        model=order.model,
+        alias=trace.alias or "",
+        tenant=grant.principal.tenant,
+        priority=grant.priority,
+        weight=grant.weight,
+        tokens=reserve(order.request, trace.request_bytes, access.estimate).total,
+        size=len(order.body),
+        entered=asyncio.get_running_loop().time(),
+    )
 
 
 def _tell(exchange: Exchange, trace: Trace, answer: Answer) -> None:

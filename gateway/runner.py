@@ -12,7 +12,7 @@ import uvloop
 from gateway.app import Gateway
 from gateway.control import Report
 from gateway.core import Records
-from gateway.process import harden_process, tune_collector
+from gateway.process import harden_process, tune_allocator, tune_collector
 from gateway.settings import Settings
 from gateway.telemetry.log import LineWriter
 
@@ -20,6 +20,7 @@ from gateway.telemetry.log import LineWriter
 def serve(settings: Settings, env: Mapping[str, str], report: Report) -> int:
     """Run one instance until SIGTERM or SIGINT; the exit code. Raises what ``Gateway.start`` raises."""
     harden_process()
+    tune_allocator()
     records = LineWriter(sys.stdout.buffer)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -8,6 +8,7 @@ from fastapi.routing import iter_route_contexts
 from gateway.admin.aliases import alias_routes
 from gateway.admin.audit import audit_routes
 from gateway.admin.callers import Knowledge
+from gateway.admin.explaining import explain_routes
 from gateway.admin.fleet import fleet_routes
 from gateway.admin.gate import Gate
 from gateway.admin.handlers import install
@@ -25,6 +26,7 @@ _ROUTES = (
     key_routes,
     alias_routes,
     fleet_routes,
+    explain_routes,
     instance_routes,
     audit_routes,
     policy_routes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from gateway.admin.fleetorders import Listed
@@ -18,6 +18,7 @@ from gateway.admin.fleetviews import (
     order_view,
 )
 from gateway.configvalues import engine_fault
+from gateway.fleet.balance.explained import Decisions
 from gateway.fleet.life import State
 from gateway.fleet.replica import Replica
 from gateway.model import EngineOrder, EngineOrders, EngineSpec
@@ -36,12 +37,13 @@ def _nowhere() -> Sequence[SourceView]:
 
 @dataclass(frozen=True, slots=True)
 class FleetHandle:
-    """What the admin plane is given of the fleet: its replicas, where they are found, ``remote_engines``, and the clock
-    of all that (the loop's seconds)."""
+    """What the admin plane is given of the fleet: its replicas, where they are found, ``remote_engines``, how requests
+    were placed, and the clock of all that (the loop's seconds)."""
 
     replicas: Callable[[], Sequence[Replica]] = _nobody
     sources: Callable[[], Sequence[SourceView]] = _nowhere
     remote: Sequence[str] = ()
+    decisions: Decisions = field(default_factory=Decisions)
     now: Callable[[], float] = lambda: 0.0
 
     def find(self, engine_id: str) -> Replica | None:

@@ -36,7 +36,8 @@ class ExplanationView(Closed):
     """What the gateway would answer to a call of an alias with a key, and why.
 
     ``code`` is the error code of the answer, ``None`` when the call would go through. ``allowed`` is what the policy
-    says, be the alias there and the key live or not.
+    says, be the alias there and the key live or not. ``priority``, which ``priority_from`` gave it, and the ``weight``
+    of its tenant count where the call has to wait.
     """
 
     key: str
@@ -53,6 +54,9 @@ class ExplanationView(Closed):
     checks: list[CheckView]
     limits: list[AppliedLimitView]
     verbs: list[str]
+    priority: str
+    priority_from: str
+    weight: float
 
 
 class ExplainQuery(Query):
@@ -117,4 +121,7 @@ def explanation(access: Access, key: KeyRecord, alias: str, *, exists: bool, now
             for one in told.limits
         ],
         verbs=list(told.verbs),
+        priority=told.standing.priority,
+        priority_from=told.standing.source,
+        weight=told.weight,
     )

@@ -47,6 +47,8 @@ TABLE: Mapping[tuple[str, str], str] = MappingProxyType(
         ("POST", "/admin/fleet-drain/{replica_id:path}"): Verb.FLEET_WRITE,
         ("POST", "/admin/fleet-undrain/{replica_id:path}"): Verb.FLEET_WRITE,
         ("POST", "/admin/fleet-warm/{replica_id:path}"): Verb.FLEET_WRITE,
+        ("GET", "/admin/fleet-explain"): Verb.FLEET_READ,
+        ("GET", "/admin/fleet-explain/{request_id:path}"): Verb.FLEET_READ,
         ("GET", "/admin/instances"): Verb.ALIASES_READ,
         ("GET", "/admin/audit"): Verb.AUDIT_READ,
         ("GET", "/admin/audit/verify"): Verb.AUDIT_READ,

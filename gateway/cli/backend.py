@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # a command that only reports its faults need not wait for th
         WrittenView,
     )
     from gateway.admin.comparison import ComparisonView
+    from gateway.admin.explainviews import DecisionView
     from gateway.admin.fleetviews import AddOrder, EngineChange, FleetList, FleetOrder, ReplicaView
     from gateway.admin.rules import ExplanationView
     from gateway.admin.schemas import KeyOrder, KeyView, NewKeyView, RotateOrder
@@ -99,6 +100,10 @@ class Backend(AbstractAsyncContextManager["Backend"], Protocol):
 
     async def change_engine(self, reference: str, order: FleetOrder) -> EngineChange:
         """Do what the order says, by its kind, to an engine that is meant by its id or URL."""
+        ...
+
+    async def explain_choice(self, request_id: str | None, alias: str | None) -> DecisionView:
+        """Why a request was placed so; without its id the newest one was. Raises ``NotThere`` as well."""
         ...
 
     async def instances(self) -> InstanceList:

@@ -20,6 +20,7 @@ from gateway.admin.fleetviews import (
 )
 from gateway.cli.backend import Backend
 from gateway.cli.choose import Where
+from gateway.cli.fleetexplain import explain
 from gateway.cli.fleetrows import COLUMNS, order_cells, remarks, replica_cells, replica_fields, warnings
 from gateway.cli.fleetwait import wait_until_gone, wait_until_ready
 from gateway.cli.output import note, plain, print_fields, print_json, print_table
@@ -244,6 +245,9 @@ def warm(
     place, patience = where(state, admin_url, admin_token), _patience(timeout) if wait else None
     order = checked(WarmOrder, note=text)
     _carry_out(place, _to(engine, order), warming, seconds=patience, as_json=as_json)
+
+
+app.command("explain", epilog="Example:  gateway fleet explain --request-id req_0123456789abcdef01234567")(explain)
 
 
 def _to(engine: str, order: FleetOrder) -> Callable[[Backend], Awaitable[EngineChange]]:

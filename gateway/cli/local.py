@@ -27,6 +27,7 @@ from gateway.admin.aliasviews import (
     written_view,
 )
 from gateway.admin.comparison import ComparisonView
+from gateway.admin.explainviews import DecisionView
 from gateway.admin.fleetorders import Author, Listed, Outcome, add, give, orders_generation, permitted
 from gateway.admin.fleetviews import (
     AddOrder,
@@ -148,6 +149,10 @@ class LocalBackend(Backend):
             "How an engine does is known to a running gateway alone: --admin-url names one ('gateway status'). "
             "'gateway fleet list' shows what is ordered."
         )
+
+    async def explain_choice(self, request_id: str | None, alias: str | None) -> DecisionView:
+        """Only a gateway places requests. Raises ``CliFault``."""
+        raise CliFault("How requests are placed is known to a running gateway alone: --admin-url names one.")
 
     async def add_engine(self, order: AddOrder) -> EngineChange:
         """Make an engine part of the fleet, by the ``remote_engines`` of this environment's configuration."""

@@ -71,5 +71,7 @@ def _fields(view: ExplanationView) -> list[tuple[str, str]]:
         ("roles held", ", ".join(view.roles) or "-"),
         *([("not known", ", ".join(view.unknown_roles))] if view.unknown_roles else []),
         ("admin verbs", ", ".join(view.verbs) or "-"),
+        ("priority", f"{view.priority} ({view.priority_from})"),
+        ("weight", f"{view.weight:g}, its tenant's share beside others that wait"),
         ("limits", "as below" if view.limits else "none"),
     ]

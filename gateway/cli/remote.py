@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
+from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -27,6 +28,7 @@ from gateway.admin.aliasviews import (
     WrittenView,
 )
 from gateway.admin.comparison import ComparisonView
+from gateway.admin.explainviews import DecisionView
 from gateway.admin.fleetviews import (
     AddOrder,
     DrainOrder,
@@ -167,6 +169,12 @@ class RemoteBackend(Backend):
         """Do what the order says."""
         return await self._ask(EngineChange, "POST", f"{_ENGINE_CHANGES[type(order)]}/{id_of(reference)}", order)
 
+    async def explain_choice(self, request_id: str | None, alias: str | None) -> DecisionView:
+        """Why a request was placed so, as the gateway that is asked has it."""
+        if request_id is None:
+            return await self._ask(DecisionView, "GET", "/admin/fleet-explain", query=_given(alias=alias))
+        return await self._ask(DecisionView, "GET", f"/admin/fleet-explain/{quote(request_id, safe='')}")
+
     async def instances(self) -> InstanceList:
         """The gateways of the last hour."""
         return await self._ask(InstanceList, "GET", "/admin/instances")
@@ -210,7 +218,7 @@ class RemoteBackend(Backend):
             raise CliFault(f"What answers at {self._url} is not an admin API of this version.") from None
 
 
-def _given(**values: int | None) -> dict[str, str | int]:
+def _given(**values: str | int | None) -> dict[str, str | int]:
     return {name: value for name, value in values.items() if value is not None}
 
 

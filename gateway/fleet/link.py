@@ -84,7 +84,7 @@ class EngineLink:
         """
         closing = b"connection: close\r\n" if fresh else b""
         head = b"GET %b HTTP/1.1\r\n%b%b\r\n" % (path.encode(), self._common, closing)
-        answer = await self._looks.request(head, b"", total=patience, fresh=fresh)
+        answer = await self._looks.request(head, b"", total=patience, fresh=fresh, whole=_LOOK_BYTES)
         try:
             return answer.status, await answer.read(_LOOK_BYTES)
         finally:

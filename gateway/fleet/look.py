@@ -49,10 +49,10 @@ class Seen:
     owner: str | None = None
 
 
-async def look_at_health(eyes: Eyes, adapter: Adapter) -> tuple[Answered, str]:
-    """How the engine answered on a connection of its own, and in words why it is not well."""
+async def look_at_health(eyes: Eyes, adapter: Adapter, *, fresh: bool = True) -> tuple[Answered, str]:
+    """How the engine answered, and in words why it is not well; by default on a connection of its own."""
     try:
-        status, _ = await eyes.get(adapter.health_path, max(adapter.health_patience, _PATIENCE), fresh=True)
+        status, _ = await eyes.get(adapter.health_path, max(adapter.health_patience, _PATIENCE), fresh=fresh)
     except EngineUnreachable as error:
         return (Answered.SILENT if error.slow else Answered.REFUSED), "it takes no connection"
     except EngineTimeout:

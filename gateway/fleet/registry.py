@@ -87,6 +87,11 @@ class Registry:
             }
         )
 
+    def bound(self, limit: Callable[[Replica], int]) -> None:
+        """Have each replica's requests bounded by what ``limit`` says of it now."""
+        for replica in self.replicas:
+            replica.bound(limit(replica))
+
     def ready(self, model: str) -> Sequence[Replica]:
         """Replicas that may get requests for the model."""
         return self._ready.get(model, ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -81,7 +81,7 @@ class Replica:
         self.reading: Reading | None = None
         self.read_at = -math.inf
         self.in_flight = 0
-        self.room = _UNLIMITED
+        self.room = self._limit = _UNLIMITED
         self.share = 1.0
         self.exposed: tuple[str, ...] = ()
         self.lost = False
@@ -143,6 +143,22 @@ class Replica:
         """Whether it has just said that its queue is full."""
         return self._now() < self._busy_until
 
+    @property
+    def proven(self) -> bool:
+        """Whether it is ready, and not on its way back."""
+        return self.life.state is State.READY
+
+    @property
+    def models(self) -> Sequence[str]:
+        """What it serves."""
+        return self.seen.models
+
+    def bound(self, limit: int) -> None:
+        """From now on it may have so many requests of this instance, unless it is on probation."""
+        self._limit = limit
+        if self.life.state is not State.PROBATION:
+            self.room = limit
+
     def note_success(self) -> None:
         """A request was answered to its end."""
         self.breaker.succeed(self._now())
@@ -200,7 +216,7 @@ class Replica:
         """The life with what a new state brings along."""
         now, state = self._now(), life.state
         self._proofs = 0
-        self.room = 1 if state is State.PROBATION else _UNLIMITED
+        self.room = 1 if state is State.PROBATION else self._limit
         if state is State.EJECTED:
             ejections, for_errors = life.ejections + 1, sign is Sign.FAILING
             return replace(life, ejections=ejections, until=self._rest(ejections), for_errors=for_errors)
@@ -233,7 +249,7 @@ class Replica:
         counters, pending = None, self.in_flight > 0
         if reading is not None:
             values = reading.values
-            counters = tuple(values[signal] for signal in self.adapter.progress if signal in values)
+            counters = tuple([values[signal] for signal in self.adapter.progress if signal in values])
             pending = pending or values.get(Signal.RUNNING, 0) + values.get(Signal.WAITING, 0) > 0
         self.progress.note(now=self._now(), pending=pending, counters=counters, heard=self._link.heard())
 

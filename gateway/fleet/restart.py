@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gateway.fleet.signals import Reading, Signal
 
 _EPSILON = 0.02  # seconds: two ticks of the kernel's clock, in which the start of a process is told
@@ -15,8 +17,8 @@ def same_process(before: Reading | None, after: Reading) -> bool | None:
     """
     if before is None:
         return None
-    counted = [signal for signal in _COUNTERS if signal in before.values and signal in after.values]
-    if any(after.values[signal] < before.values[signal] for signal in counted):
+    old, new = before.values, after.values
+    if old is not new and any(new.get(signal, math.inf) < old.get(signal, 0.0) for signal in _COUNTERS):
         return False
-    old, new = before.values.get(Signal.STARTED_AT), after.values.get(Signal.STARTED_AT)
-    return abs(new - old) <= _EPSILON if old is not None and new is not None else None
+    started, again = old.get(Signal.STARTED_AT), new.get(Signal.STARTED_AT)
+    return abs(again - started) <= _EPSILON if started is not None and again is not None else None

@@ -7,7 +7,7 @@ be there and is not counts as missing, never as 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf, nan
@@ -98,47 +98,74 @@ class Memory:
     """What the pages of one engine have in common, so that the next is read faster. It changes no reading."""
 
     def __init__(self) -> None:
-        self.layout = Layout()
-        # By the place of a source in memory: these live as long as their table, and to hash one costs more than to read
-        # it. The table is kept, so that no place is another's meanwhile.
         self._table: SignalTable | None = None
-        self._numbers: dict[int, tuple[list[bytes], float | None]] = {}
+        self._readers: Mapping[str, Sequence[Signal]] = {}
+        self._layout = Layout()
+        self._values: dict[Signal, float] = {}
+        self._last: Reading | None = None
 
-    def numbers(self, table: SignalTable) -> dict[int, tuple[list[bytes], float | None]]:
-        """What was read for the sources of a table, and from which lines."""
+    def read(self, table: SignalTable, text: bytes) -> Reading:
+        """The next page; the same reading as before where all that is wanted of it has stayed as it was."""
         if table is not self._table:
-            self._table = table
-            self._numbers.clear()
-        return self._numbers
+            self._table, self._readers, self._layout, self._last = table, _readers(table), Layout(), None
+        page, reading = self._layout.page(text), self._last
+        changed = self._layout.changed
+        if reading is None or changed is None:
+            self._values = _read_some(table, page, table.signals, {})
+        elif changed:
+            signals = {signal for name in changed for signal in self._readers[name]}
+            self._values = _read_some(table, page, signals, self._values)
+        else:
+            return reading
+        self._last = _reading(table, self._values)
+        return self._last
 
 
 def read_signals(adapter: SignalTable, text: bytes, memory: Memory | None = None) -> Reading:
     """Read a page of metrics. Never raises, whatever the text. ``memory`` is of earlier pages of the same engine."""
-    page = Exposition(text) if memory is None else memory.layout.page(text)
-    known = {} if memory is None else memory.numbers(adapter)
-    values: dict[Signal, float] = {}
-    for signal, source in adapter.signals.items():
-        found = _read(page, source, known)
+    if memory is not None:
+        return memory.read(adapter, text)
+    return _reading(adapter, _read_some(adapter, Exposition(text), adapter.signals, {}))
+
+
+def _readers(table: SignalTable) -> Mapping[str, Sequence[Signal]]:
+    """Which signals are read from the lines of a name, or may be."""
+    readers: dict[str, list[Signal]] = {}
+    for signal, first in table.signals.items():
+        source: Source | None = first
+        while source is not None:
+            for name in source.names:
+                readers.setdefault(name, []).append(signal)
+            source = source.otherwise
+    return readers
+
+
+def _reading(table: SignalTable, values: dict[Signal, float]) -> Reading:
+    return Reading(MappingProxyType(values), table.expected.difference(values))
+
+
+def _read_some(
+    table: SignalTable, page: Lines, signals: Iterable[Signal], before: dict[Signal, float]
+) -> dict[Signal, float]:
+    """The values of the page before, with those of some signals read from this one."""
+    values = before.copy()
+    for signal in signals:
+        source = table.signals[signal]
+        found = _read(page, source)
         if found is not None and 0.0 <= found <= source.most and found < inf:
             values[signal] = found
-    return Reading(MappingProxyType(values), adapter.expected.difference(values))
+        else:
+            values.pop(signal, None)
+    return values
 
 
-def _read(page: Lines, source: Source, known: dict[int, tuple[list[bytes], float | None]]) -> float | None:
+def _read(page: Lines, source: Source) -> float | None:
     """One number, NaN if any series of it is garbage: a sum without one rank would be a lie. ``None`` if absent."""
     for name in source.names:
         lines = page.lines(name)
-        if not lines:
-            continue
-        before = known.get(id(source))
-        if before is not None and before[0] is lines:
-            found = before[1]
-        else:
-            found = _folded(lines, source)
-            known[id(source)] = lines, found
-        if found is not None:
+        if lines and (found := _folded(lines, source)) is not None:
             return found
-    return None if source.otherwise is None else _read(page, source.otherwise, known)
+    return None if source.otherwise is None else _read(page, source.otherwise)
 
 
 def _folded(lines: list[bytes], source: Source) -> float | None:

@@ -17,17 +17,10 @@ from gateway.fleet.breaker import ejection_time
 from gateway.fleet.canaries import Canaries
 from gateway.fleet.engines.adapter import adapter_for
 from gateway.fleet.life import Sign, State
-from gateway.fleet.look import (
-    Answered,
-    Seen,
-    look_at_health,
-    look_at_models,
-    look_at_signals,
-    look_at_version,
-)
+from gateway.fleet.look import Answered, Seen, look_at_health, look_at_models, look_at_signals, look_at_version
 from gateway.fleet.replica import Replica
 from gateway.fleet.restart import same_process
-from gateway.fleet.rhythm import next_look
+from gateway.fleet.rhythm import knocks, next_look
 from gateway.fleet.signals import Memory, Reading, Signal
 from gateway.fleet.surroundings import Surroundings
 from gateway.fleet.warmer import Warmth, warm_up
@@ -270,7 +263,7 @@ class Watch:
         if not self._awake(reading):
             return
         replica.note_look(reading)
-        if self._hung() or (self._due(reading) and not await self._well()):
+        if self._hung() or (self._due(reading) and not await self._well(reading)):
             return
         if self._steps % _LIST_EVERY == 0:
             await self._list()
@@ -329,10 +322,11 @@ class Watch:
     def _due(self, reading: Reading | None) -> bool:
         return reading is None or self._misses > 0 or self._steps % _HEALTH_EVERY == 0
 
-    async def _well(self) -> bool:
+    async def _well(self, reading: Reading | None) -> bool:
         """Ask for its health. A busy engine that makes progress is never taken out for a slow answer."""
         replica, around = self.replica, self._around
-        answered, why = await look_at_health(replica.link, replica.adapter)
+        doubt = reading is None or self._misses > 0 or replica.in_flight > 0
+        answered, why = await look_at_health(replica.link, replica.adapter, fresh=knocks(self._steps, doubt=doubt))
         if answered is Answered.WELL:
             self._misses = 0
             return True

@@ -12,10 +12,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from gateway.model import NO_LIMITS, Credential, Limits, Principal
+from gateway.model import NO_LIMITS, Credential, Limits, Principal, Priority
 from gateway.policy.document import Document, Fault, Option, PolicyFault, flag, read_options, whole, word
 from gateway.policy.globs import EVERYTHING, EXPECTED_GLOB, NOTHING, Globs, compile_globs, is_glob
-from gateway.policy.grants import LIMIT_BOUNDS, Grant, Grants, Role, Tenant, budget, own_figures, tenant_figures
+from gateway.policy.grants import (
+    LIMIT_BOUNDS,
+    Grant,
+    Grants,
+    Role,
+    Tenant,
+    budget,
+    own_figures,
+    own_standing,
+    tenant_figures,
+)
 from gateway.policy.issuerfile import read_issuers
 from gateway.policy.issuers import IssuerPolicy
 from gateway.policy.reading import Item, items, named, number, one_of, optional
@@ -37,10 +47,13 @@ _ESTIMATE: Mapping[str, Option] = MappingProxyType(
 _SINGLE: Mapping[str, Option] = MappingProxyType(
     {"unlisted_tenants": word(("allow", "deny"), "allow"), "failures": whole(1, 1_000_000, 60)}
 )
-_PINS: Mapping[str, Option] = MappingProxyType({"pins": flag(False)})
+_ROLE: Mapping[str, Option] = MappingProxyType(
+    {"pins": flag(False), "priority": optional(word(Priority, Priority.STANDARD))}
+)
+_TENANT: Mapping[str, Option] = MappingProxyType({"weight": number(0.01, 1_000, 1.0)})
 _TOP = ("roles", "default_roles", "tenants", "limits", "issuers", "outage", "estimate", *_SINGLE)
-_ROLE_KEYS = ("aliases", "admin", "limits", "pins")
-_TENANT_KEYS = ("aliases", "limits")
+_ROLE_KEYS = ("aliases", "admin", "limits", *_ROLE)
+_TENANT_KEYS = ("aliases", "limits", *_TENANT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +132,14 @@ class Access:
         return EVERYTHING if tenant is None or tenant.globs is None else tenant.globs
 
     def _decide(self, principal: Principal) -> Grant:
-        roles = self.roles_held(principal)
+        roles, tenant = self.roles_held(principal), self.tenants.get(principal.tenant)
         granted = NOTHING
         for role in roles.values():
             granted |= role.globs
         layers = (granted, compile_globs(principal.aliases), self.tenant_globs(principal.tenant))
         figures = {
             f"principal:{principal.id}": own_figures(principal, roles, self.limits),
-            f"tenant:{principal.tenant}": tenant_figures(principal.tenant, self.tenants.get(principal.tenant)),
+            f"tenant:{principal.tenant}": tenant_figures(principal.tenant, tenant),
         }
         return Grant(
             principal=principal,
@@ -135,6 +148,8 @@ class Access:
             verbs=verbs_in(roles) if self.admits(principal.tenant) else frozenset(),
             layers=tuple(globs for globs in layers if not globs.everything),
             pins=any(role.pins for role in roles.values()),
+            priority=own_standing(roles).priority,
+            weight=1.0 if tenant is None else tenant.weight,
         )
 
 
@@ -159,7 +174,7 @@ def parse_access(text: str, source: str) -> Access:
     """
     document = Document(text, source)
     top = document.mapping(document.tree, "", _TOP)
-    single = read_options(document, {name: top[name] for name in _SINGLE if name in top}, "", _SINGLE)
+    single = _written(document, top, "", _SINGLE)
     # What a file cut short would lose must be written: an empty file is not a policy that grants nothing.
     for name in ("roles", "default_roles"):
         if name not in top:
@@ -197,19 +212,27 @@ def _role(document: Document, value: Any, where: str) -> Role:
     written = document.mapping(value, where, _ROLE_KEYS)
     globs = items(document, written.get("aliases", []), f"{where}.aliases", _GLOB, _MAX_GLOBS)
     verbs = _verbs(document, written.get("admin", []), f"{where}.admin")
-    pins = read_options(document, {k: v for k, v in written.items() if k == "pins"}, where, _PINS)["pins"]
-    return Role(compile_globs(globs), verbs, _limits(document, written, where), pins)
+    single = _written(document, written, where, _ROLE)
+    priority = None if single["priority"] is None else Priority(single["priority"])
+    return Role(compile_globs(globs), verbs, _limits(document, written, where), single["pins"], priority)
 
 
 def _tenant(document: Document, value: Any, where: str) -> Tenant:
     written = document.mapping(value, where, _TENANT_KEYS)
     limits = _limits(document, written, where)
+    weight = _written(document, written, where, _TENANT)["weight"]
     if "aliases" not in written:
-        return Tenant(None, limits)
+        return Tenant(None, limits, weight)
     globs = items(document, written["aliases"], f"{where}.aliases", _GLOB, _MAX_GLOBS)
     if written["aliases"] == []:
         document.fault(f"{where}.aliases", "expected at least one glob; leave aliases out to narrow nothing")
-    return Tenant(compile_globs(globs), limits)
+    return Tenant(compile_globs(globs), limits, weight)
+
+
+def _written(
+    document: Document, written: Mapping[str, Any], where: str, options: Mapping[str, Option]
+) -> dict[str, Any]:
+    return read_options(document, {name: written[name] for name in options if name in written}, where, options)
 
 
 def _limits(document: Document, written: Mapping[str, Any], where: str) -> Limits:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gateway.model import Principal
 from gateway.policy.access import Access
 from gateway.policy.globs import compile_globs
-from gateway.policy.grants import Figure, Role, own_figures, tenant_figures
+from gateway.policy.grants import Figure, Role, Standing, own_figures, own_standing, tenant_figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ class Explanation:
 
     ``allowed`` is what the policy says; ``code`` is the error code of the answer, ``None`` when the call would go
     through (``model_not_found`` too when all is allowed and there is no such alias). ``roles`` are those that count,
-    ``unknown_roles`` those that the policy does not know.
+    ``unknown_roles`` those that the policy does not know. ``standing`` and the tenant's ``weight`` count where the call
+    has to wait for a place.
     """
 
     principal: str
@@ -53,6 +54,8 @@ class Explanation:
     checks: tuple[Check, ...]
     limits: tuple[AppliedLimit, ...]
     verbs: tuple[str, ...]
+    standing: Standing
+    weight: float
 
 
 def explain(access: Access, principal: Principal, alias: str, exists: bool) -> Explanation:
@@ -78,6 +81,8 @@ def explain(access: Access, principal: Principal, alias: str, exists: bool) -> E
         checks=checks,
         limits=_limits(access, principal, roles),
         verbs=tuple(sorted(str(verb) for verb in grant.verbs)),
+        standing=own_standing(roles),
+        weight=grant.weight,
     )
 
 

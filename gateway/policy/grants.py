@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gateway.model import NO_LIMITS, Budget, Limits, Principal
+from gateway.model import NO_LIMITS, Budget, Limits, Principal, Priority
 from gateway.policy.globs import NOTHING, Globs
 from gateway.recent import keep
 
@@ -25,21 +25,33 @@ LIMIT_BOUNDS: Mapping[str, int] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What one role grants: aliases it may call, whether also in older revisions (``name@N``), admin verbs, and figures
-    in place of the default ones."""
+    """What one role grants: aliases it may call, whether also in older revisions (``name@N``), admin verbs, figures in
+    place of the default ones, and how soon its requests are served (``None``: it states nothing)."""
 
     globs: Globs = NOTHING
     verbs: frozenset[str] = frozenset()
     limits: Limits = NO_LIMITS
     pins: bool = False
+    priority: Priority | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """What bounds all principals of a tenant together. ``globs`` ``None``: no narrowing."""
+    """What bounds all principals of a tenant together. ``globs`` ``None``: no narrowing.
+
+    ``weight`` is its share of a model's tokens beside other tenants whose requests wait too, in relation to theirs.
+    """
 
     globs: Globs | None = None
     limits: Limits = NO_LIMITS
+    weight: float = 1.0
+
+
+class Standing(NamedTuple):
+    """How soon the requests of a principal are served, and where that comes from: ``role NAME`` or ``default``."""
+
+    priority: Priority
+    source: str
 
 
 class Figure(NamedTuple):
@@ -57,7 +69,7 @@ class Grant:
     ``callable`` is false when one of the lists that must all cover an alias is empty, so that none can be called.
     ``budgets`` are those with a limit, the principal's own first. ``verbs`` are admin verbs. ``layers`` are the lists
     that narrow: an alias may be called when each of them covers it. ``pins`` says whether an alias may be pinned to a
-    revision that is not current.
+    revision that is not current. ``priority`` and ``weight`` count where its requests have to wait.
     """
 
     principal: Principal
@@ -66,6 +78,8 @@ class Grant:
     verbs: frozenset[str]
     layers: tuple[Globs, ...]
     pins: bool = False
+    priority: Priority = Priority.STANDARD
+    weight: float = 1.0
 
     def may_call(self, alias: str) -> bool:
         """Whether the alias is the principal's to call, be it there or not. It also decides what is listed."""
@@ -102,6 +116,12 @@ def own_figures(principal: Principal, roles: Mapping[str, Role], default: Limits
     """The limits of a principal: its own figure, else the largest that any of its roles states, else the default."""
     found = (_own_figure(limit, principal, roles, default) for limit in LIMIT_BOUNDS)
     return tuple(figure for figure in found if figure is not None)
+
+
+def own_standing(roles: Mapping[str, Role]) -> Standing:
+    """The best priority that any of the roles states, else standard."""
+    stated = [Standing(role.priority, f"role {name}") for name, role in roles.items() if role.priority is not None]
+    return min(stated, key=lambda standing: standing.priority.rank, default=Standing(Priority.STANDARD, "default"))
 
 
 def tenant_figures(name: str, tenant: Tenant | None) -> tuple[Figure, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from gateway.policy.admission import Admission, read_admission
 from gateway.policy.balancing import Balancing, read_balancing
 from gateway.policy.document import Document, Option, flag, read_options
 from gateway.policy.fleet import FLEET_SECTIONS, FleetPolicy, read_fleet
@@ -35,14 +36,16 @@ class Routing:
     canary: Canary = Canary()
     fleet: FleetPolicy = field(default_factory=FleetPolicy)
     balancing: Balancing = field(default_factory=Balancing)
+    admission: Admission = field(default_factory=Admission)
 
 
 def parse_routing(text: str, source: str) -> Routing:
     """The routing policy that ``text`` says. Raises ``PolicyFault`` with every fault; ``source`` names the file."""
     document = Document(text, source)
-    top = document.mapping(document.tree, "", ("canary", "balancing", *FLEET_SECTIONS))
+    top = document.mapping(document.tree, "", ("canary", "balancing", "admission", *FLEET_SECTIONS))
     canary = read_options(document, top.get("canary", {}), "canary", _CANARY)
     fleet = read_fleet(document, top)
     balancing = read_balancing(document, top.get("balancing", {}))
+    admission = read_admission(document, top.get("admission", {}))
     document.finish()
-    return Routing(Canary(**canary), fleet, balancing)
+    return Routing(Canary(**canary), fleet, balancing, admission)

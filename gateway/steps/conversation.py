@@ -20,6 +20,12 @@ _OPENINGS = ("messages", "prompt", "input", "query", "text_1")
 _RANGE = float(1 << 64)
 
 
+def session_of(head: Mapping[bytes, bytes]) -> bytes | None:
+    """What the client says that the request belongs to; ``None``: nothing, or nothing plain."""
+    session = head.get(SESSION)
+    return session if session is not None and _SESSION(session) else None
+
+
 def split_point(
     key: bytes, alias: str, head: Mapping[bytes, bytes], principal: Principal, request: InferenceRequest
 ) -> float:
@@ -28,8 +34,8 @@ def split_point(
     A conversation is what the client says in ``x-session-id``, if that is plain, else how its first message begins;
     either of one principal's only. ``key`` are at most 64 bytes.
     """
-    session = head.get(SESSION)
-    if session is None or not _SESSION(session):
+    session = session_of(head)
+    if session is None:
         session = _opening(request.payload).encode("utf-8", "replace")
     digest = blake2b(digest_size=8, key=key)
     for part in (alias.encode(), principal.tenant.encode(), principal.id.encode(), session):

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from gateway.errors import EngineFailure, EngineProtocolError
 from gateway.model import Endpoint, InferenceRequest
 from gateway.telemetry.trace import Trace, overhead
-from gateway.wire.exchange import Exchange
+from gateway.wire.exchange import Exchange, Flow
 from gateway.wire.mould import Cast, whole_chunks
 from gateway.wire.reply import Reply, refusal, rename
 from gateway.wire.sse import SseScanner, StreamFault, StreamPlan
@@ -56,10 +56,19 @@ class Lane(Protocol):
         ...
 
 
+class Begun(Protocol):
+    """A client's stream that has begun already."""
+
+    def join(self, flow: Flow) -> None:
+        """The answer that it goes on with."""
+        ...
+
+
 class Order(NamedTuple):
     """What is to be sent to an engine that serves ``model``, and how its answer is to be shown.
 
     ``shown`` are header lines for the client that are known beforehand; ``body`` is what ``accept.render`` made.
+    ``begun`` is there when the client's stream has begun before there was an answer.
     """
 
     request: InferenceRequest
@@ -69,6 +78,7 @@ class Order(NamedTuple):
     body: bytes
     total: float | None
     answer_limit: int
+    begun: Begun | None = None
 
 
 async def forward(exchange: Exchange, order: Order, lane: Lane, trace: Trace, clock: Callable[[], float]) -> None:
@@ -132,7 +142,18 @@ def _read_reply(body: bytes, media: bytes, request: InferenceRequest) -> Reply:
 def _lines(first: bytes, order: Order, trace: Trace, now: float) -> bytes:
     added = trace.overhead = overhead(trace, now)
     request_id = trace.request_id.encode()
-    return b"%b%bx-request-id: %b\r\nx-gateway-overhead-ms: %.3f\r\n" % (first, order.shown, request_id, added * 1e3)
+    return b"%b%bx-request-id: %b\r\nx-gateway-overhead-ms: %.3f\r\nx-gateway-queue-ms: %.3f\r\n" % (
+        first,
+        order.shown,
+        request_id,
+        added * 1e3,
+        trace.queued * 1e3,
+    )
+
+
+def stream_lines(order: Order, trace: Trace) -> bytes:
+    """The header lines of a stream that begins before there is an answer."""
+    return b"%b%bx-request-id: %b\r\n" % (_STREAM_LINES, order.shown, trace.request_id.encode())
 
 
 async def _relay_stream(
@@ -162,7 +183,11 @@ def _begin(exchange: Exchange, order: Order, answer: Answer, trace: Trace, clock
     trace.answered = clock()
     trace.waited += trace.answered - trace.sent
     trace.status = 200
-    exchange.start(200, _lines(_STREAM_LINES, order, trace, trace.answered), answer)
+    lines = _lines(_STREAM_LINES, order, trace, trace.answered)
+    if order.begun is None:
+        exchange.start(200, lines, answer)
+    else:
+        order.begun.join(answer)
 
 
 class StreamRelay:

@@ -6,10 +6,11 @@ instances poll stay the truth.
 
 What Redis itself must be told (``redis_scripts`` lists the keys): ``maxmemory-policy noeviction`` and persistence
 (``appendonly yes``), or it may lose keys, aliases and drains; a user of its own for the gateway, which then cannot
-shorten the audit trail (scripts run with the rights of their caller):
+delete the audit trail or have it expire (scripts run with the rights of their caller):
 
-    ACL SETUSER gateway on >PASSWORD ~{gw}:* &{gw}:changed -@all +select +evalsha +eval +exists +type +hget +hmget \\
-        +hgetall +hvals +hset +hsetnx +hdel +xadd +xrange +publish +subscribe +unsubscribe
+    ACL SETUSER gateway on >PASSWORD ~{gw}:* &{gw}:changed -@all +select +evalsha +eval +exists +type +time +hget \\
+        +hmget +hgetall +hvals +hset +hsetnx +hdel +xadd +xrange +publish +subscribe +unsubscribe \\
+        (~{gw}:limit:* ~{gw}:load ~{gw}:hints -@all +get +set +del +pexpire +zadd +zcard +zrem +zremrangebyscore)
 
 Replication is asynchronous: a failover may lose the last writes, a revoked key among them, unless
 ``min-replicas-to-write`` narrows that. The chain of the trail stays whole, its head goes back.

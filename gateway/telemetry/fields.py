@@ -34,6 +34,7 @@ FIELDS: tuple[Field, ...] = (
     Field("endpoint", str, "kind of endpoint, from Endpoint", "few"),
     Field("tenant", _NAME, "tenant of the principal", "few"),
     Field("key_id", _NAME, "id of the API key, or a hash of a token's issuer and subject", "many"),
+    Field("priority", _NAME, "class that the principal's requests have in the queue", "few"),
     Field("alias", _NAME, "alias that was called, once it was found and allowed", "few"),
     Field("revision", _COUNT, "revision of the alias that served the request", "number"),
     Field("track", str, "stable, or canary for the new model of a trial", "few"),
@@ -59,6 +60,7 @@ FIELDS: tuple[Field, ...] = (
     Field("ttft_ms", _FLOAT, "from arrival to the first event of a stream", "number"),
     Field("tpot_ms", _FLOAT, "per output token after the first", "number"),
     Field("overhead_ms", _FLOAT, "time that the gateway itself added before the answer began", "number"),
+    Field("queue_ms", float, "time in the gateway's queue, waiting for a place at a replica", "number"),
     Field("duration_ms", float, "from arrival to the end", "number"),
 )
 

@@ -21,6 +21,7 @@ DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 2
 FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 TOKENS = tuple(float(4**power) for power in range(14))
+QUEUE = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 OVERHEAD = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
 # OpenTelemetry's well-known operation names; the rest keep the endpoint's own.
@@ -64,6 +65,12 @@ class Metrics:
         )
         self.overhead = Histogram(
             "gateway_overhead_seconds", "Time that the gateway itself added to a request", ("endpoint",), OVERHEAD
+        )
+        self.queue_wait = Histogram(
+            "gateway_queue_wait_seconds",
+            "Time of requests in the gateway's queue, by how it ended; those that had a place at once are not counted",
+            ("priority", "outcome"),
+            QUEUE,
         )
         self.requests = Counter("gateway_requests", "Requests answered", ("endpoint", "status"))
         self.refusals = Counter("gateway_refusals", "Requests that were not served, by error code", ("code",))
@@ -117,7 +124,7 @@ class Metrics:
 
     def collect(self) -> Iterable[Metric]:
         """All families, for the library's registry."""
-        histograms = (self.duration, self.first_token, self.per_token, self.tokens, self.overhead)
+        histograms = (self.duration, self.first_token, self.per_token, self.tokens, self.overhead, self.queue_wait)
         refused = (self.requests, self.refusals, self.token_refusals)
         for family in (*histograms, *refused, self.retries, self.transitions, self.dry_runs):
             yield from family.collect()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.model import Endpoint, Usage
+from gateway.model import Endpoint, Priority, Usage
 
 FINISH_REASONS = frozenset(
     {
@@ -17,15 +17,18 @@ class Measures:
 
     Points of ``time.perf_counter``, in seconds: when it arrived, when it was sent to an engine, when the engine's
     answer (a stream's first event) was there, when the last event came, when it ended. ``waited`` is for how many
-    seconds there was nothing to do but wait: for the body, and for each engine tried. ``overhead`` is seconds;
-    ``usage`` is as the engine said; ``first_bytes`` is the size of a stream's first event.
+    seconds there was nothing to do but wait: for the body, for a place, and for each engine tried; ``queued`` is the
+    wait for a place alone. ``overhead`` is seconds; ``usage`` is as the engine said; ``first_bytes`` is the size of a
+    stream's first event.
     """
 
-    __slots__ = ("answered", "arrived", "ended", "first_bytes", "last_event", "overhead", "sent", "usage", "waited")
+    __slots__ = (
+        "answered", "arrived", "ended", "first_bytes", "last_event", "overhead", "queued", "sent", "usage", "waited"
+    )  # fmt: skip
 
     def __init__(self, arrived: float) -> None:
         self.arrived = arrived
-        self.sent = self.answered = self.last_event = self.ended = self.waited = 0.0
+        self.sent = self.answered = self.last_event = self.ended = self.waited = self.queued = 0.0
         self.first_bytes = 0
         self.usage: Usage | None = None
         self.overhead: float | None = None
@@ -42,6 +45,7 @@ class Trace(Measures):
     endpoint: str = Endpoint.OTHER.value
     tenant: str | None = None
     key_id: str | None = None
+    priority: Priority | None = None
     alias: str | None = None
     revision: int | None = None
     track: str = "stable"
@@ -62,6 +66,7 @@ class Trace(Measures):
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     overhead_ms: float | None = None
+    queue_ms: float = 0.0
     duration_ms: float = 0.0
 
     def __init__(self, request_id: str, time: float, arrived: float) -> None:
@@ -78,6 +83,8 @@ def overhead(trace: Trace, now: float) -> float:
 def conclude(trace: Trace) -> None:
     """Work out what the record says from the points in time, and the engine's own words, that were noted on the way."""
     trace.duration_ms = round((trace.ended - trace.arrived) * 1e3, 3)
+    if trace.queued:
+        trace.queue_ms = round(trace.queued * 1e3, 3)
     if trace.overhead is not None:
         trace.overhead_ms = round(trace.overhead * 1e3, 3)
     if trace.finish is not None and trace.finish not in FINISH_REASONS:

@@ -86,7 +86,7 @@ class Answer:
         self._limit: int | None = None
         self._sink: Sink | None = None
         self.shortcut: Callable[[], Take | None] = lambda: None
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[Answer] | None = None
         self._complete = False
         self._error: EngineFailure | None = None
         self.status = status
@@ -115,6 +115,11 @@ class Answer:
         """
         await self._gather(limit)
         return self._take()[:limit]
+
+    def gather(self, limit: int, whole: asyncio.Future[Answer]) -> None:
+        """Have this future when the body has ended, has failed or is longer than ``limit`` bytes: ``read`` need not
+        wait then. For who wants nothing of an answer before."""
+        self._limit, self._waiter = limit, whole
 
     async def _gather(self, limit: int) -> None:
         """Wait until the body has ended, has failed or is longer than ``limit`` bytes."""
@@ -193,5 +198,6 @@ class Answer:
         self._wake()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None  # which holds the answer from here on
+        if waiter is not None and not waiter.done():
+            waiter.set_result(self)

@@ -14,6 +14,7 @@ from gateway.wire.answer import Answer, Take, UpstreamLimits
 from gateway.wire.deadline import NEVER, Sweeper
 
 _NO_BODY = frozenset({204, 304})
+_FRAMING = (b"content-length", b"transfer-encoding")
 _MAX_INTERIM = 4
 
 
@@ -72,6 +73,7 @@ class EngineConnection(asyncio.Protocol):
         self._bare_bytes = 0
         self._bare_since = 0
         self._total_at = NEVER
+        self._whole: int | None = None
         self._reusable = False
         self._paused = False
         self._given_up: EngineFailure | None = None
@@ -81,10 +83,11 @@ class EngineConnection(asyncio.Protocol):
 
     # --- one request
 
-    async def send(self, head: bytes, body: bytes, total_at: float) -> Answer:
+    async def send(self, head: bytes, body: bytes, total_at: float, whole: int | None = None) -> Answer:
         """Send a request; returns when the answer's head has come. Raises ``EngineFailure``.
 
-        ``total_at`` is when the whole answer must be there, in the loop's seconds.
+        ``total_at`` is when the whole answer must be there, in the loop's seconds. With ``whole``, returns only when
+        the answer is, or is longer than so many bytes, or has failed behind its head.
         """
         if self.lost:
             raise self._given_up or EngineReset()
@@ -94,6 +97,7 @@ class EngineConnection(asyncio.Protocol):
         self._ended = self._reusable = self._chunk_ended = False
         self._interim = self._head_bytes = self._bare_bytes = 0
         self._total_at = total_at
+        self._whole = whole
         self.deadline = min(self.loop.time() + self.limits.first_byte, total_at)
         answered: asyncio.Future[Answer] = self.loop.create_future()
         self._head = answered
@@ -310,13 +314,15 @@ class EngineConnection(asyncio.Protocol):
         self._answer = Answer(self, status, self._headers)
         head, self._head = self._head, None
         if head is not None and not head.done():
-            head.set_result(self._answer)
+            if self._whole is None:
+                head.set_result(self._answer)
+            else:
+                self._answer.gather(self._whole, head)
 
     def _framed(self, status: int) -> bool:
         """Whether the body's end is marked in exactly one way; an end by closing cannot be told from a cut."""
-        names = [name for name, _ in self._headers]
-        lengths, codings = names.count(b"content-length"), names.count(b"transfer-encoding")
-        return status in _NO_BODY or lengths + codings == 1
+        marks = [name for name, _ in self._headers if name in _FRAMING]
+        return len(marks) == 1 or status in _NO_BODY
 
     def _head_too_large(self) -> bool:
         """Exact where the reads up to here were large enough to tell nothing: they may hold some of the body."""

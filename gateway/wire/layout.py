@@ -16,7 +16,7 @@ from gateway.wire.exposition import MAX_BYTES, Exposition
 _AFTER_NAME = b"{ \t"
 _SLACK = 128  # bytes by which figures may lengthen a page between two looks; a histogram is longer, a line may be not
 _MOST = 128  # names whose places are remembered; each engine is asked for about thirty
-_NEVER = b"\n\0"  # stands on no page
+_NOWHERE = -1 << 62
 _IN_HISTOGRAM = (b"_count", b"_sum")
 
 
@@ -29,53 +29,90 @@ class Lines(Protocol):
 
 
 class Layout:
-    """What the pages of one process have in common."""
+    """What the pages of one process have in common.
 
-    __slots__ = ("_length", "known")
+    ``changed`` are the names that were asked for before and have other lines on the newest page than on the one before
+    it; ``None`` where that cannot be said, and all has to be read anew.
+    """
+
+    __slots__ = ("_length", "changed", "known")
 
     def __init__(self) -> None:
         self._length = 0
         self.known: dict[str, _Known] = {}
+        self.changed: list[str] | None = None
 
     def page(self, text: bytes) -> Lines:
         """The next page. What it says of a name is what ``Exposition`` says.
 
         While a name's lines stay as they were, they are the same list.
         """
-        if not text.endswith(b"\n") or len(text) > MAX_BYTES:
-            return Exposition(text)
-        if abs(len(text) - self._length) > _SLACK:
+        usual = text.endswith(b"\n") and len(text) <= MAX_BYTES
+        if not usual or abs(len(text) - self._length) > _SLACK or len(self.known) >= _MOST:
             self.known.clear()
         self._length = len(text)
-        return _Page(self, text)
+        if not usual:
+            self.changed = None
+            return Exposition(text)
+        page = _Page(self.known, text)
+        self.changed = page.renew() if self.known else None
+        return page
 
 
 class _Known:
     """Where the lines of a name begin, and what follows the name there. Without places it is searched each time.
 
-    ``whole``, which begins at ``at``, is an only line that did not change from one page to the next, and what is around
-    it as long as it stays the only one.
+    Lines that stand together are remembered with what is around them as long as there is no other: ``whole``, which
+    begins at ``at``, nowhere for others. Of that, ``head`` is before the figure of an only line and ``tail`` behind it.
     """
 
-    __slots__ = ("at", "lines", "needle", "places", "whole")
+    __slots__ = ("at", "head", "lines", "needle", "places", "tail", "whole")
 
     def __init__(self, needle: bytes, places: list[int], lines: list[bytes]) -> None:
         self.needle = needle
         self.places = places
         self.lines = lines
-        self.at = 0
-        self.whole = _NEVER
+        self.at = _NOWHERE
+        self.whole = self.head = self.tail = b""
 
     def move(self, places: list[int], lines: list[bytes], text: bytes) -> None:
         """They are elsewhere now, or have other figures."""
-        self.places, self.whole = places, _NEVER
+        self.places, self.at = places, _NOWHERE
         if lines != self.lines:
             self.lines = lines
-        elif len(places) == 1:
-            end = places[0] + len(self.needle) + len(lines[0])
-            before, behind = _before(text, self.needle, places[0]), _behind(text, self.needle, end)
-            if before >= 0 and behind:
-                self.at, self.whole = before, text[before:end] + behind
+        end, figure = places[0], lines[0].rfind(b" ") + 1
+        if not figure:
+            return
+        for place, line in zip(places, lines, strict=True):
+            if place != end:
+                return
+            end += len(self.needle) + len(line)
+        before, self.tail = _before(text, self.needle, places[0]), _behind(text, self.needle, end)
+        if before >= 0 and self.tail:
+            self.at, self.whole = before, text[before:end] + self.tail
+            self.head = text[before : places[0] + len(self.needle) + figure]
+
+    def slide(self, by: int) -> None:
+        """The lines have moved, with all that is around them."""
+        self.at += by
+        self.places = [place + by for place in self.places]
+
+    def count(self, text: bytes, by: int) -> int | None:
+        """The only line has moved and has another figure: by how much the next name has moved.
+
+        ``None`` if more than that has changed.
+        """
+        at = self.at + by
+        if at < 0 or len(self.places) > 1 or not text.startswith(self.head, at):
+            return None
+        end = text.find(b"\n", at + len(self.head))
+        if not text.startswith(self.tail, end):
+            return None
+        self.slide(by)
+        line = text[self.places[0] + len(self.needle) : end]
+        by += len(line) - len(self.lines[0])
+        self.lines, self.whole = [line], text[at:end] + self.tail
+        return by
 
 
 def _before(text: bytes, needle: bytes, at: int) -> int:
@@ -104,28 +141,42 @@ class _Page:
 
     __slots__ = ("_drift", "_known", "_text", "_whole")
 
-    def __init__(self, layout: Layout, text: bytes) -> None:
-        self._known = layout.known
+    def __init__(self, known: dict[str, _Known], text: bytes) -> None:
+        self._known = known
         self._text = text
         self._drift = 0
         self._whole: Exposition | None = None
 
+    def renew(self) -> list[str]:
+        """Find all names that are known on this page; those whose lines have changed."""
+        text, drift, changed = self._text, 0, []
+        for name, known in self._known.items():
+            at = known.at + drift
+            if at >= 0 and text.startswith(known.whole, at):  # so it is with most names of most pages
+                if drift:
+                    known.slide(drift)
+                continue
+            before, counted = known.lines, known.count(text, drift)
+            if counted is not None:
+                drift = counted
+                changed.append(name)
+                continue
+            self._drift = drift
+            if not known.places or not self._again(known):
+                self._known[name] = self._search(name)
+            drift = self._drift
+            if self._known[name].lines != before:
+                changed.append(name)
+        return changed
+
     def lines(self, name: str) -> list[bytes]:
         """What follows the name in each line of exactly this name."""
         known = self._known.get(name)
-        if known is not None:
-            at = known.at + self._drift
-            if self._text.startswith(known.whole, at if at > 0 else 0):  # so it is with most names of most pages
-                if self._drift:
-                    known.at = at
-                    known.places[0] += self._drift
-                return known.lines
-            if known.places and self._again(known):
-                return known.lines
-        found = self._search(name)
-        if known is not None or len(self._known) < _MOST:
-            self._known[name] = found
-        return found.lines
+        if known is None:
+            known = self._search(name)
+            if len(self._known) < _MOST:
+                self._known[name] = known
+        return known.lines
 
     def _again(self, known: _Known) -> bool:
         """Find the lines near their places, as they are now; false if one of them is not there."""

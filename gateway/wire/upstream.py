@@ -74,7 +74,7 @@ class UpstreamPool:
 
     def heard(self) -> float:
         """When a byte of an answer's body last came on any connection, in the loop's seconds."""
-        return max([self._heard, *(connection.heard for connection in self._all)])
+        return max([self._heard, *[connection.heard for connection in self._all]])
 
     def give_up(self, failure: Callable[[], EngineFailure]) -> None:
         """End what waits for a connection, or for the first byte of an answer's body; what has begun goes on.
@@ -84,10 +84,13 @@ class UpstreamPool:
         for connection in list(self._all):
             connection.give_up(failure)
 
-    async def request(self, head: bytes, body: bytes, *, total: float | None = None, fresh: bool = False) -> Answer:
+    async def request(
+        self, head: bytes, body: bytes, *, total: float | None = None, fresh: bool = False, whole: int | None = None
+    ) -> Answer:
         """Send one request; returns with the answer's head. Raises ``EngineFailure``.
 
         ``head`` is the request line and headers with the empty line; ``total`` bounds the whole answer, in seconds.
+        With ``whole``, returns when there is nothing to wait for in reading so many bytes of the answer.
         A connection from the pool that turns out to be closed, with no byte of an answer seen, is replaced by a fresh
         one once. A ``fresh`` request gets a connection of its own, which serves no other.
         """
@@ -95,13 +98,13 @@ class UpstreamPool:
         connection = None if fresh else self._take_idle()
         if connection is not None:
             try:
-                return await connection.send(head, body, total_at)
+                return await connection.send(head, body, total_at, whole)
             except EngineReset:
                 if not connection.virgin:
                     raise
         connection = await self._connect()
         connection.once = fresh
-        return await connection.send(head, body, total_at)
+        return await connection.send(head, body, total_at, whole)
 
     def _take_idle(self) -> EngineConnection | None:
         while self._idle:

@@ -67,9 +67,13 @@ def gateway_command(stage: Stage) -> list[str]:
     return [sys.executable, "-m", "gateway", "serve", *engine, *listeners, *places]
 
 
+def policies_folder(stage: Stage) -> Path:
+    return stage.folder / "policies"
+
+
 def gateway_policies(stage: Stage) -> Path:
     """The shipped policies, but for the brake on failed attempts: the refused requests of a bench are all of them."""
-    folder = stage.folder / "policies"
+    folder = policies_folder(stage)
     folder.mkdir(exist_ok=True)
     for name in ("access.yaml", "guards.yaml", "routing.yaml"):
         text = files("policies").joinpath(name).read_text(encoding="utf-8")
@@ -77,15 +81,18 @@ def gateway_policies(stage: Stage) -> Path:
     return folder
 
 
-def gateway_key(stage: Stage) -> str:
-    """A key made as an operator makes one, with every kind of limit, none in reach. Raises `StartFailed`."""
+def gateway_key(stage: Stage, name: str = "bench", options: Sequence[str] = ()) -> str:
+    """A key made as an operator makes one, with every kind of limit, none in reach. Raises `StartFailed`.
+
+    ``options`` are further ones of ``gateway keys create``, such as a role of the target's own policy.
+    """
     limits = ["--rpm", "10000000", "--tpm", "1000000000000", "--tpd", "1000000000000", "--concurrency", "1000000"]
-    command = [sys.executable, "-m", "gateway", "keys", "create", "bench", *limits, "--state", state_url(stage)]
+    command = [sys.executable, "-m", "gateway", "keys", "create", name, *limits, *options, "--state", state_url(stage)]
     try:
         done = subprocess.run(
             command,
             cwd=stage.folder,
-            env={**os.environ, **python_path()},
+            env={**os.environ, **python_path(), "GATEWAY_POLICIES": str(policies_folder(stage))},
             capture_output=True,
             text=True,
             timeout=KEY_SECONDS,

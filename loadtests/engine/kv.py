@@ -42,6 +42,12 @@ class BlockPool:
             count += 1
         return count
 
+    def copy(self) -> BlockPool:
+        """An equal pool that goes its own way."""
+        twin = BlockPool(self.capacity)
+        twin._private, twin._shared, twin._cached = self._private, self._shared.copy(), self._cached.copy()
+        return twin
+
     def hold(self, hashes: Sequence[int]) -> None:
         """Take known blocks; they were found by `matching` just before."""
         for block in hashes:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from loadtests.engine.counting import EngineMetrics
+from loadtests.engine.foresight import first_token
 from loadtests.engine.scheduler import Job, Scheduler, Step, Token
 
 OnToken = Callable[[Token], None]
@@ -49,6 +51,14 @@ class EngineLoop:
         for job in jobs:
             self._scheduler.complete(job, now)
         return True
+
+    def foresee(self, job: Job) -> float:
+        """Seconds until a new sequence would get its first token if it came now, and nothing else after it.
+
+        Infinite while frozen. ``job`` is only looked at.
+        """
+        now = self._now()
+        return math.inf if self._frozen else first_token(self._scheduler, self._step, self._ends, job, now) - now
 
     def abort(self, job: Job) -> None:
         """Drop a sequence; unknown and finished ones are ignored."""

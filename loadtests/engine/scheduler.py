@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 
 from loadtests.engine.kv import BlockPool
 from loadtests.engine.pace import Pace
@@ -109,6 +110,19 @@ class Scheduler:
     @property
     def kv_usage(self) -> float:
         return self.pool.used / self.pool.capacity
+
+    def fork(self, step: Step | None) -> tuple[Scheduler, Step | None]:
+        """An equal scheduler that goes its own way, and what ``step``, which this one has begun, is to that one."""
+        jobs = [*self.running, *self.waiting, *(job for job, _ in (step.work if step is not None else ()))]
+        twins = {job: _twin(job) for job in jobs}
+        other = Scheduler(self._spec)
+        other.pool, other.pace, other.totals = self.pool.copy(), copy(self.pace), copy(self.totals)
+        other.running = [twins[job] for job in self.running]
+        other.waiting = [twins[job] for job in self.waiting]
+        other._orders = self._orders
+        if step is None:
+            return other, None
+        return other, replace(step, work=[(twins[job], tokens) for job, tokens in step.work])
 
     def submit(self, job: Job, now: float) -> None:
         """Queue a sequence."""
@@ -285,6 +299,12 @@ class Scheduler:
         spec = self._spec
         decode = spec.step_time + spec.step_time_per_sequence * (sequences - 1)
         return self.pace.stretched(decode + spec.prefill_seconds(prefill))
+
+
+def _twin(job: Job) -> Job:
+    twin = copy(job)
+    twin.shared_blocks = job.shared_blocks.copy()
+    return twin
 
 
 def _prefill_tokens(work: Iterable[tuple[Job, int]]) -> int:

@@ -35,7 +35,7 @@ from loadtests.engine.routes import (
     refusal_reply,
     routing_reply,
 )
-from loadtests.engine.scheduler import Scheduler
+from loadtests.engine.scheduler import Job, Scheduler
 from loadtests.engine.spec import EngineSpec
 
 _REMEMBERED = 1000
@@ -175,6 +175,18 @@ class SimulatedEngine:
     def kv_usage(self) -> float:
         """Share of the KV cache in use, 0..1."""
         return self._scheduler.kv_usage
+
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks of the KV cache that hold something, in use or kept for a prefix that comes again."""
+        return self._scheduler.pool.used + self._scheduler.pool.cached
+
+    def foresee(self, job: Job) -> float:
+        """Seconds until a sequence would get its first token if it came now and nothing else did, by simulation.
+
+        Infinite while the engine stands still. ``job`` is only looked at.
+        """
+        return self._loop.foresee(job)
 
     def metrics_text(self) -> bytes:
         """What /metrics says now; frozen and paused engines do not say the truth."""

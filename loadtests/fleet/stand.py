@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -31,11 +31,15 @@ class AdminFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a gateway is started: its engines, and sections that replace those of the shipped ``routing.yaml``."""
+    """How a gateway is started: its engines, and what takes the place of the shipped policies.
+
+    ``routing`` and ``access`` are whole files of those names; an empty one leaves the shipped one as it is.
+    """
 
     engines: Sequence[str]
     routing: Mapping[str, Any]
     cores: frozenset[int]
+    access: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Gateway:
@@ -47,8 +51,9 @@ class Gateway:
         self._stage = Stage(first, free_port(), free_port(), folder, folder)
         more = [word for url in others for word in ("--engine", url)]
         command = [*gateway_command(self._stage), *more]
-        if plan.routing:
-            (folder / "policies" / "routing.yaml").write_bytes(orjson.dumps(dict(plan.routing)))
+        for name, content in (("routing.yaml", plan.routing), ("access.yaml", plan.access)):
+            if content:
+                (folder / "policies" / name).write_bytes(orjson.dumps(dict(content)))
         self._log = folder / f"{NAME}.stderr"
         self.started = time.monotonic()
         self._process = Process(NAME, command, folder, plan.cores, environ=python_path())
@@ -93,9 +98,9 @@ class Gateway:
     def last_words(self) -> str:
         return self._process.last_words()
 
-    def key(self) -> str:
-        """A key that may do everything that a user may. Raises `StartFailed`."""
-        return gateway_key(self._stage)
+    def key(self, name: str = NAME, options: Sequence[str] = ()) -> str:
+        """A key that may do everything that a user may, or what ``options`` say. Raises `StartFailed`."""
+        return gateway_key(self._stage, name, options)
 
     def admin(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Ask the admin plane; blocks. Raises `AdminFailed`."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import orjson
 
 from loadtests.fleet import load
+from loadtests.routing.place import Endpoint
 from loadtests.routing.scenarios import MODEL
-from loadtests.routing.targets import Endpoint
 from loadtests.routing.traffic import Turn
 
 Ask = Callable[[int, bytes, Callable[[], float]], Awaitable[tuple[float | None, str]]]

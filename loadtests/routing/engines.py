@@ -1,8 +1,9 @@
 """A process of simulated engines, those of one scenario, that tells what its caches and queues have done.
 
-``python -m loadtests.routing.engines SCENARIO`` prints ``{"ports": [...]}``; then each line on its standard input is
-answered with one (`Told`): the `Counters` of each engine since its start, and the longest stall of the process since
-the line before. One process for all: what it costs to have four interpreters would be taken from the gateway.
+``python -m loadtests.routing.engines SCENARIO`` prints ``{"ports": [...], "oracle": PORT}``; then each line on its
+standard input is answered with one (`Told`): the `Counters` of each engine since its start, and the longest stall of
+the process since the line before. One process for all: what it costs to have four interpreters would be taken from the
+gateway.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import uvloop
 
 from loadtests.bench.procs import Process
 from loadtests.engine.server import SimulatedEngine
+from loadtests.routing.oracle import Oracle
 from loadtests.routing.scenarios import Scenario, by_name
 
 _BEAT = 0.02
@@ -86,7 +88,10 @@ class Fleet:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self.urls = [f"http://127.0.0.1:{port}" for port in json.loads(process.hear())["ports"]]
+        told = json.loads(process.hear())
+        self.urls = [f"http://127.0.0.1:{port}" for port in told["ports"]]
+        self.oracle = int(told["oracle"])
+        """The port at which the `Oracle` listens in front of them."""
 
     @property
     def pid(self) -> int:
@@ -113,17 +118,20 @@ async def watch(
 async def serve(scenario: Scenario) -> None:
     """Until standard input ends."""
     engines = [Counted(spec) for spec in scenario.replicas]
+    oracle = Oracle(engines)
     stalls = Stalls()
     watching = asyncio.ensure_future(watch(stalls))
     try:
         for engine in engines:
             await engine.start()
-        say({"ports": [engine.port for engine in engines]})
+        await oracle.start()
+        say({"ports": [engine.port for engine in engines], "oracle": oracle.port})
         loop = asyncio.get_running_loop()
         while await loop.run_in_executor(None, sys.stdin.readline):
             say({"engines": [asdict(engine.counters) for engine in engines], "stall": stalls.take()})
     finally:
         watching.cancel()
+        oracle.close()
         for engine in engines:
             await engine.close()
 

@@ -6,22 +6,30 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from loadtests.bench.stats import percentile, ratio
+from loadtests.fleet.report import LATE
 from loadtests.routing.client import Answered
 from loadtests.routing.engines import Counters
+
+STARVED = 0.1
+"""Share of a run that engines or target may wait for a core before its times are the host's."""
+
+STALL = 0.1
+"""Seconds for which the engines may stand still before times are theirs, not the target's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """One run of a scenario on a target, without its lead. ``engines`` is what each did meanwhile.
 
-    ``starved`` is the share of the time that engines or target waited for a core of the host; ``None``: not known.
-    ``stall`` is the longest of the engines' process, in seconds.
+    ``seconds`` is for how long requests were sent. ``starved`` is the share of the time that engines or target waited
+    for a core of the host; ``None``: not known. ``stall`` is the longest of the engines' process, in seconds.
     """
 
     answered: Sequence[Answered]
     engines: Sequence[Counters]
     starved: float | None = None
     stall: float = 0.0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,14 @@ class Figures:
     starved: float | None
     """Of the worst run, as is ``stall``."""
     stall: float
+    goodput: float | None = None
+    """Requests a second whose first token came within the limit, and that had no error."""
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the host let them be figures of the target."""
+        late = self.late_p99 is not None and self.late_p99 > LATE
+        return not (late or (self.starved is not None and self.starved > STARVED) or self.stall > STALL)
 
 
 def times(values: Iterable[float]) -> Times:
@@ -59,8 +75,11 @@ def times(values: Iterable[float]) -> Times:
     return Times(percentile(ordered, 0.5), percentile(ordered, 0.9), percentile(ordered, 0.99))
 
 
-def figures(runs: Sequence[Run]) -> Figures:
-    """Runs are put together, not averaged: a percentile of percentiles would be none."""
+def figures(runs: Sequence[Run], limit: float | None = None) -> Figures:
+    """Runs are put together, not averaged: a percentile of percentiles would be none.
+
+    ``limit`` is the longest time to a first token, in seconds, that counts as goodput; without one there is none.
+    """
     answered = [each for run in runs for each in run.answered]
     good = [each for each in answered if not each.error]
     fleet = [engine for run in runs for engine in run.engines]
@@ -76,7 +95,12 @@ def figures(runs: Sequence[Run]) -> Figures:
         late_p99=percentile(sorted(each.late for each in answered), 0.99),
         starved=max((run.starved for run in runs if run.starved is not None), default=None),
         stall=max((run.stall for run in runs), default=0.0),
+        goodput=None if limit is None else ratio(_within(good, limit), sum(run.seconds for run in runs)),
     )
+
+
+def _within(good: Sequence[Answered], limit: float) -> int:
+    return sum(each.ttft is not None and each.ttft <= limit for each in good)
 
 
 def _sum(fleet: Sequence[Counters], of: Callable[[Counters], int]) -> int:

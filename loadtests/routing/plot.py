@@ -1,4 +1,7 @@
-"""Shares of requests by time to first token: one picture for each scenario, one line for each target."""
+"""Shares of requests by time to first token: one picture for each scenario, one line for each target.
+
+What is left of the upright line is goodput.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ from pathlib import Path
 
 from loadtests.fleet.plot import NoPlotter
 from loadtests.routing.figures import Run
+from loadtests.routing.place import Kind
 from loadtests.routing.runner import Measured
 
 __all__ = ["NoPlotter", "curve", "plot"]
+
+_STYLES = {Kind.OURS: "solid", Kind.PEER: "dashed", Kind.ORACLE: "dotted"}
 
 
 def curve(runs: Sequence[Run]) -> tuple[list[float], list[float]]:
@@ -33,8 +39,14 @@ def plot(measured: Sequence[Measured], path: Path) -> None:
         axes = figure.add_subplot(1, len(scenarios), place + 1)
         for each in measured:
             if each.scenario == scenario:
-                axes.plot(*curve(each.runs), label=each.target.name, drawstyle="steps-post")
+                axes.plot(
+                    *curve(each.runs),
+                    label=each.target.name,
+                    drawstyle="steps-post",
+                    linestyle=_STYLES[each.target.kind],
+                )
         axes.set(title=scenario.name, xlabel="time to first token, ms", ylabel="share of requests", xscale="log")
+        axes.axvline(scenario.limit * 1000, color="0.7", linewidth=0.8)
         axes.axhline(0.9, color="0.7", linewidth=0.8)
         axes.legend(loc="lower right", fontsize="small")
     figure.savefig(path)

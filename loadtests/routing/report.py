@@ -6,14 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from loadtests.fleet.report import LATE, host
-from loadtests.routing.figures import Figures, figures, first_errors
+from loadtests.routing.figures import STALL, STARVED, Figures, figures, first_errors
+from loadtests.routing.goals import beside
+from loadtests.routing.goals import lines as goal_lines
 from loadtests.routing.runner import LEAD, Measured, Wish
-
-STARVED = 0.1
-"""Share of a run that engines or target may wait for a core before its times are the host's."""
-
-STALL = 0.1
-"""Seconds for which the engines may stand still before times are theirs, not the target's."""
 
 _ERRORS_SHOWN = 3
 
@@ -41,6 +37,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("end p50", lambda row: milliseconds(row.total.p50)),
     Column("p90", lambda row: milliseconds(row.total.p90)),
     Column("p99 ms", lambda row: milliseconds(row.total.p99)),
+    Column("goodput/s", lambda row: "-" if row.goodput is None else f"{row.goodput:.1f}"),
     Column("hits %", lambda row: share(row.hit_rate)),
     Column("most %", lambda row: share(row.most)),
     Column("preempted", lambda row: f"{row.preemptions}"),
@@ -65,13 +62,14 @@ def table(rows: Sequence[tuple[str, Figures]]) -> list[str]:
 
 
 def lines(measured: Sequence[Measured]) -> list[str]:
-    """A table for each scenario, then what casts doubt on the figures."""
+    """A table for each scenario, then ours beside the best of others, then what casts doubt on the figures."""
     text: list[str] = []
     for scenario in dict.fromkeys(each.scenario for each in measured):
         mine = [each for each in measured if each.scenario == scenario]
-        text += [f"{scenario.name}: {scenario.summary}"]
-        text += [*table([(each.target.name, figures(each.runs)) for each in mine]), ""]
-    return text + doubts(measured)
+        text += [f"{scenario.name}: {scenario.summary}; goodput is within {scenario.limit:g} s"]
+        text += [*table([(each.target.name, figures(each.runs, scenario.limit)) for each in mine]), ""]
+    compared = goal_lines(beside(measured))
+    return text + compared + ([""] if compared else []) + doubts(measured)
 
 
 def doubts(measured: Sequence[Measured]) -> list[str]:
@@ -103,17 +101,22 @@ def document(measured: Sequence[Measured], wish: Wish) -> dict[str, object]:
     return {
         "host": dict(host()),
         "wish": asdict(wish) | {"lead": LEAD},
+        "beside": [asdict(each) | {"holds": each.holds} for each in beside(measured)],
         "results": [
             {
                 "scenario": each.scenario.name,
                 "target": each.target.name,
+                "kind": each.target.kind,
+                "limit": each.scenario.limit,
                 "failed": each.failed,
-                **asdict(figures(each.runs)),
+                **asdict(row),
+                "trusted": row.trusted,
                 "runs": [
                     {
                         "engines": [asdict(engine) for engine in run.engines],
                         "starved": run.starved,
                         "stall": round(run.stall, 4),
+                        "seconds": run.seconds,
                         "requests": [
                             [round(one.at, 3), one.ttft and round(one.ttft, 4), round(one.total, 4), one.error]
                             for one in run.answered
@@ -123,6 +126,7 @@ def document(measured: Sequence[Measured], wish: Wish) -> dict[str, object]:
                 ],
             }
             for each in measured
+            for row in [figures(each.runs, each.scenario.limit)]
         ],
     }
 

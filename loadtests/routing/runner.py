@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 import tempfile
 import time
@@ -17,10 +18,10 @@ from loadtests.bench.procs import Cores, Process, StartFailed
 from loadtests.bench.targets import python_path
 from loadtests.routing.client import Answered, play
 from loadtests.routing.engines import Fleet, Told, since
-from loadtests.routing.figures import Run
+from loadtests.routing.figures import Run, figures
+from loadtests.routing.place import Endpoint, Place, Target
 from loadtests.routing.scenarios import Scenario
 from loadtests.routing.starved import share, waited
-from loadtests.routing.targets import Endpoint, Place, Target
 from loadtests.routing.traffic import Turn
 
 LEAD = 5.0
@@ -31,11 +32,31 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is asked: seconds that count in one run, runs of each kind, and the seed of the first ones."""
+    """What is asked: seconds that count in one run, runs of each kind, and the seed of the first ones.
+
+    A run that the host disturbed is made anew, up to ``again`` times; the last one counts.
+    """
 
     seconds: float = 20.0
     repeat: int = 1
     seed: int = 6
+    again: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is sent in one run: requests, and for each of them the instance that gets it. Seconds without the lead."""
+
+    turns: Sequence[Turn]
+    doors: Sequence[int]
+    seconds: float
+
+
+def load_of(scenario: Scenario, seconds: float, seed: int) -> Load:
+    """A seed decides everything, so that each target gets the same."""
+    turns = scenario.traffic.turns(Random(seed), LEAD + seconds)
+    doors = Random(seed).choices(range(scenario.instances), k=len(turns))
+    return Load(turns, doors, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +78,35 @@ def run_all(
         runs: dict[str, list[Run]] = {target.name: [] for target in targets}
         failed: dict[str, str] = {}
         for repeat in range(wish.repeat):
-            turns = scenario.traffic.turns(Random(wish.seed + repeat), LEAD + wish.seconds)
+            load = load_of(scenario, wish.seconds, wish.seed + repeat)
             for target in [each for each in targets if each.name not in failed]:
-                tell(f"{scenario.name} {repeat + 1}/{wish.repeat} {target.name}: {len(turns)} requests")
+                tell(f"{scenario.name} {repeat + 1}/{wish.repeat} {target.name}: {len(load.turns)} requests")
                 try:
-                    runs[target.name].append(run(scenario, target, turns, cores))
+                    made = run(scenario, target, load, cores)
+                    for _ in range(wish.again):
+                        if figures([made]).trusted:
+                            break
+                        tell("the host was too busy: once more")
+                        made = run(scenario, target, load, cores)
+                    runs[target.name].append(made)
                 except StartFailed as why:
                     failed[target.name] = str(why)
         measured += [Measured(scenario, each, runs[each.name], failed.get(each.name, "")) for each in targets]
     return measured
 
 
-def run(scenario: Scenario, target: Target, turns: Sequence[Turn], cores: Cores) -> Run:
+def run(scenario: Scenario, target: Target, load: Load, cores: Cores) -> Run:
     """One run from the start of the engines to their end. Raises `StartFailed`."""
     command = [sys.executable, "-m", "loadtests.routing.engines", scenario.name]
     with tempfile.TemporaryDirectory(prefix="gateway-routing-") as name:
         folder = Path(name)
         with Process("engines", command, folder, cores.engine, environ=python_path(), talk=True) as process:
             fleet = Fleet(process)
-            with target.open(Place(fleet.urls, folder, cores.target)) as endpoint:
-                watch = Watch(fleet, [pid for pid in (fleet.pid, endpoint.pid) if pid is not None])
-                answered, before = uvloop.run(_loaded(turns, endpoint, watch))
-                return counted(answered, before, watch.look())
+            place = Place(fleet.urls, folder, cores.target, fleet.oracle, scenario.instances)
+            with target.open(place) as endpoints:
+                watch = Watch(fleet, [fleet.pid, *(each.pid for each in endpoints if each.pid is not None)])
+                answered, before = uvloop.run(_loaded(load, endpoints, watch))
+                return counted(answered, before, watch.look(), load.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +130,31 @@ class Watch:
         return Look(time.monotonic(), self.fleet.ask(), waited(self.pids))
 
 
-async def _loaded(turns: Sequence[Turn], endpoint: Endpoint, watch: Watch) -> tuple[list[Answered], Look]:
+async def _loaded(load: Load, endpoints: Sequence[Endpoint], watch: Watch) -> tuple[list[Answered], Look]:
     async def at_the_end_of_the_lead() -> Look:
         await asyncio.sleep(LEAD)
         return await asyncio.to_thread(watch.look)
 
-    playing = play(turns, endpoint, asyncio.get_running_loop().time)
-    answered, before = await asyncio.gather(playing, at_the_end_of_the_lead())
-    return answered, before
+    clock = asyncio.get_running_loop().time
+    playing = [play(turns, each, clock) for each, turns in zip(endpoints, shares(load, len(endpoints)), strict=True)]
+    answered, before = await asyncio.gather(asyncio.gather(*playing), at_the_end_of_the_lead())
+    return sorted(itertools.chain.from_iterable(answered), key=lambda each: each.at), before
 
 
-def counted(answered: Sequence[Answered], before: Look, after: Look) -> Run:
+def shares(load: Load, instances: int) -> list[list[Turn]]:
+    """What each instance gets. A target of fewer instances than were meant gets all the same."""
+    return [
+        [turn for turn, door in zip(load.turns, load.doors, strict=True) if door % instances == number]
+        for number in range(instances)
+    ]
+
+
+def counted(answered: Sequence[Answered], before: Look, after: Look, seconds: float) -> Run:
     """What is behind the lead, its times from there."""
     return Run(
         answered=[replace(each, at=each.at - LEAD) for each in answered if each.at >= LEAD],
         engines=since(after.told.engines, before.told.engines),
         stall=after.told.stall,
         starved=share(before.waited, after.waited, after.at - before.at),
+        seconds=seconds,
     )

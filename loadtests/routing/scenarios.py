@@ -40,12 +40,29 @@ class UnknownScenario(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Traffic, and the replicas that it goes to."""
+    """Traffic, the replicas that it goes to, and how many instances of a target stand in front of them.
+
+    ``limit`` is the longest time to a first token, in seconds, of a request that counts as goodput.
+    """
 
     name: str
     summary: str
     traffic: Traffic
     replicas: tuple[EngineSpec, ...]
+    limit: float = 1.0
+    instances: int = 1
+
+
+CONVERSATIONS = Chat(
+    rate=2.2,
+    more=5.0,
+    pause=1.0,
+    think=1.5,
+    system=300,
+    opening=Length(1000, 0.5, 3000),
+    question=Length(80, 0.6, 400),
+    answer=Length(45, 0.5, 200),
+)
 
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -60,17 +77,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "chat",
         "conversations of about 6 turns that grow from 1,500 tokens; together they need more cache than there is",
-        Chat(
-            rate=2.2,
-            more=5.0,
-            pause=1.0,
-            think=1.5,
-            system=300,
-            opening=Length(1000, 0.5, 3000),
-            question=Length(80, 0.6, 400),
-            answer=Length(45, 0.5, 200),
-        ),
+        CONVERSATIONS,
         (USUAL,) * REPLICAS,
+        limit=0.5,
     ),
     Scenario(
         "mixed",
@@ -89,6 +98,14 @@ SCENARIOS: tuple[Scenario, ...] = (
         "4 requests a second, and 24 more within 0.3 s each 5 s, nothing shared",
         Unshared(rate=4.0, prompt=Length(1000, 0.6, 4000), output=Length(35, 0.5, 150), burst=24),
         (USUAL,) * REPLICAS,
+    ),
+    Scenario(
+        "two-instances",
+        "chat, each request sent to one of two instances by chance: turns of a conversation do not stay with one",
+        CONVERSATIONS,
+        (USUAL,) * REPLICAS,
+        limit=0.5,
+        instances=2,
     ),
 )
 

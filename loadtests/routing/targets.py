@@ -1,19 +1,20 @@
 """What is compared: one entry for each, with how it is put in front of the engines.
 
-An entry needs nothing but `Target.open`: whoever listens on a port and passes requests on to engines can be one.
+An entry needs little but `Target.open`: whoever listens on a port and passes requests on to engines can be one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from loadtests.bench.procs import StartFailed, answers
 from loadtests.fleet.stand import Gateway, Plan
+from loadtests.routing import peers
+from loadtests.routing.instances import sharing
+from loadtests.routing.place import Endpoint, Kind, Place, Target
 
 STRATEGIES = ("estimate", "least-in-flight", "power-of-two", "round-robin", "session")
 """Those of ``balancing.strategy`` in ``routing.yaml``."""
@@ -23,36 +24,6 @@ _PATIENCE = 60.0
 
 class UnknownTarget(ValueError):
     """A name that is not in the table."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a target is put: the engines' URLs, a folder to write to, and the cores that it may use."""
-
-    engines: Sequence[str]
-    folder: Path
-    cores: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A target that serves. ``key`` is empty where none is asked for, ``pid`` ``None`` where it is no process."""
-
-    port: int
-    key: str
-    pid: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One thing to compare. ``open`` returns when all engines may get requests, and ends it at its exit.
-
-    It raises `StartFailed` when it cannot, and at its exit when the target has ended meanwhile.
-    """
-
-    name: str
-    summary: str
-    open: Callable[[Place], AbstractContextManager[Endpoint]]
 
 
 def routing(strategy: str) -> Mapping[str, Any]:
@@ -65,25 +36,50 @@ def routing(strategy: str) -> Mapping[str, Any]:
 
 
 @contextmanager
-def gateway(strategy: str, place: Place) -> Iterator[Endpoint]:
-    """This gateway, nothing about the engines told."""
+def gateway(strategy: str, place: Place) -> Iterator[Sequence[Endpoint]]:
+    """This gateway, nothing about the engines told; several instances share a Redis."""
+    if place.instances > 1:
+        with sharing(routing(strategy), place) as endpoints:
+            yield endpoints
+        return
     with Gateway(Plan(place.engines, routing(strategy), place.cores), place.folder) as running:
         running.wait_for_replicas(len(place.engines), _PATIENCE)
         running.wait_until_ready()
-        yield Endpoint(running.port, running.key(), running.pid)
+        yield (Endpoint(running.port, running.key(), running.pid),)
         if not answers(f"http://127.0.0.1:{running.port}/readyz"):
             raise StartFailed(f"the gateway does not serve any more: {running.last_words()}")
 
 
-TARGETS: tuple[Target, ...] = tuple(
-    Target(strategy, f"this gateway with the strategy {strategy}", partial(gateway, strategy))
-    for strategy in STRATEGIES
+@contextmanager
+def oracle(place: Place) -> Iterator[Sequence[Endpoint]]:
+    """What listens in the engines' own process: one, however many instances there should be, for it knows all."""
+    yield (Endpoint(place.oracle, ""),)
+
+
+OURS = STRATEGIES[0]
+"""The target that is held against the others."""
+
+TARGETS: tuple[Target, ...] = (
+    *(
+        Target(strategy, f"this gateway with the strategy {strategy}", partial(gateway, strategy))
+        for strategy in STRATEGIES
+    ),
+    Target(
+        "oracle", "sees the engines' queues and caches, and takes the one that answers soonest", oracle, Kind.ORACLE
+    ),
+    *peers.TARGETS,
 )
 
 
-def select(names: Sequence[str]) -> tuple[Target, ...]:
-    """The named ones in the table's order; all without names. Raises `UnknownTarget`."""
+def select(names: Sequence[str], *, others: bool = False) -> tuple[Target, ...]:
+    """The named ones in the table's order; without names all but the peers, and those too with ``others``.
+
+    Raises `UnknownTarget`.
+    """
     known = [target.name for target in TARGETS]
     if unknown := [name for name in names if name not in known]:
         raise UnknownTarget(f"no target {unknown[0]!r}; there are: {', '.join(known)}")
-    return tuple(target for target in TARGETS if not names or target.name in names)
+    wanted = [*names, *(each.name for each in TARGETS if others and each.kind is Kind.PEER)]
+    if names:
+        return tuple(target for target in TARGETS if target.name in wanted)
+    return tuple(target for target in TARGETS if others or target.kind is not Kind.PEER)

@@ -295,8 +295,8 @@ def test_a_replica_that_is_half_as_fast_gets_less(site):
 
 @pytest.mark.parametrize(("isolation", "shared"), [("tenant", False), ("none", True)])
 def test_tenants_share_what_engines_hold_only_where_their_caches_are_not_kept_apart(site, isolation, shared):
-    engine = site.engine(prompt_tokens_details=True, **INSTANT)
-    gateway = started(site, [engine], "estimate", isolation=isolation)
+    engines = [site.engine(prompt_tokens_details=True, **INSTANT) for _ in range(2)]
+    gateway = started(site, engines, "estimate", isolation=isolation)
     wanted, seen = body(text("the same", 8_000)), []
     for tenant in ("one", "one", "other"):
         key = gateway.key(f"app-{len(seen)}", tenant=tenant)
@@ -327,6 +327,69 @@ def test_an_engine_that_has_restarted_holds_nothing(site, place):
         replica_of(gateway, each.url).id for each in places
     }
     wait_until(lambda: empty(gateway), "nothing left")
+
+
+# --- what is told of it
+
+
+class Operator:
+    """Asks a gateway's admin plane."""
+
+    def __init__(self, gateway: RunningGateway) -> None:
+        self._gateway = gateway
+
+    def explained(self, path: str) -> httpx.Response:
+        held = self._gateway.gateway.core.held
+        headers = {"authorization": f"Bearer {held.admin_token.reveal()}"}
+        return httpx.get(f"{self._gateway.admin_url}/admin/fleet-explain{path}", headers=headers, trust_env=False)
+
+
+def test_an_operator_is_told_why_a_request_went_where_it_went(site):
+    engines = [site.engine(**SLOW_PREFILL) for _ in range(3)]
+    gateway = started(site, engines, "estimate", aliases={"special": "round-robin"})
+    gateway.alias("special", MODEL)
+    users, operator = Users(gateway), Operator(gateway)
+    said = [text("hunter2", 4_000)]
+    home = users.asked(body(*said))[0]
+    first = operator.explained("").json()
+    assert (first["replica"], first["alias"], first["why"], first["pool"]) == (home, MODEL, "anchor", 3)
+    assert users.asked(body(*said, "well", text("and", 100)))[0] == home
+    second = gateway.records.lines[-1]
+    told = operator.explained(f"/{second['request_id']}").json()
+    assert (told["replica"], told["why"], told["strategy"], told["attempt"]) == (home, "soonest", "estimate", 1)
+    by_id = {one["replica"]: one for one in told["candidates"]}
+    assert by_id.keys() == {replica_of(gateway, engine.url).id for engine in engines}
+    assert by_id[home]["holds"] > 3_500
+    assert by_id[home]["terms"]["total"] == min(one["terms"]["total"] for one in by_id.values())
+    assert abs(told["at"] - second["time"]) < 5.0
+    assert "hunter2" not in operator.explained(f"/{second['request_id']}").text
+    users.asked(body("x", model="special"))
+    other = operator.explained("?alias=special").json()
+    assert (other["why"], {one["terms"] for one in other["candidates"]}.pop()) == ("round-robin", None)
+    assert operator.explained("/req_" + "0" * 24).status_code == 404
+    assert operator.explained("/hunter2").json() == operator.explained("/req_" + "0" * 24).json()
+
+
+def test_what_a_client_names_is_kept_together(site):
+    engines = [site.engine(**INSTANT) for _ in range(3)]
+    gateway = started(site, engines, "session")
+    places = {}
+    for name in ("one", "two", "three", "four", "five", "six"):
+        users = Users(gateway, gateway.key(f"app-{name}"))
+        users._headers["x-session-id"] = name
+        places[name] = set(users.asked(*(body(text((name, each), 600)) for each in range(4)), at_once=1))
+    assert all(len(found) == 1 for found in places.values()), places
+    assert len(set.union(*places.values())) > 1
+
+
+def test_where_one_engine_serves_alone_prompts_are_not_looked_at(site):
+    gateway = started(site, [site.engine(**INSTANT)], "estimate")
+    core = gateway.gateway.core
+    Users(gateway).asked(body(text(1, 4_000)))
+    known = blocks(gateway)
+    site.run(core.balancer.level(core.registry.replicas))
+    Users(gateway, gateway.key("other")).asked(body(text(2, 4_000)))
+    assert blocks(gateway) == known
 
 
 # --- policy

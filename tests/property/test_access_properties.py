@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import Refusal
-from gateway.model import Limits, Principal
+from gateway.model import Limits, Principal, Priority
 from gateway.policy.access import Access, parse_access
 from gateway.policy.document import PolicyFault
 from gateway.policy.explain import explain
@@ -36,8 +36,9 @@ tenant_names = st.sampled_from(["acme", "beta", "unlisted"])
 figures = st.none() | st.integers(1, 1_000)
 limits = st.builds(Limits, figures, figures, figures, figures)
 verbs = st.frozensets(st.sampled_from(sorted(ALL_VERBS)))
-roles = st.builds(Role, glob_lists.map(compile_globs), verbs, limits)
-tenants = st.builds(Tenant, st.none() | glob_lists.map(compile_globs), limits)
+priorities = st.none() | st.sampled_from(Priority)
+roles = st.builds(Role, glob_lists.map(compile_globs), verbs, limits, st.booleans(), priorities)
+tenants = st.builds(Tenant, st.none() | glob_lists.map(compile_globs), limits, st.floats(0.01, 1_000))
 accesses = st.builds(
     Access,
     roles=st.fixed_dictionaries({}, optional={"user": roles, "team": roles, "batch": roles}),
@@ -128,6 +129,7 @@ def test_what_is_listed_is_what_may_be_called_and_what_is_explained(
     for explanation in told.values():
         assert explanation.allowed is all(check.passed for check in explanation.checks)
         assert explanation.allowed is (explanation.code is None)
+        assert (explanation.standing.priority, explanation.weight) == (grant.priority, grant.weight)
         assert (explanation.code == "alias_forbidden") is (not grant.callable)
 
 

@@ -84,9 +84,9 @@ def test_a_longer_conversation_begins_with_the_shorter(messages, more, tools):
 
 
 @STEADY
-@given(text=st.text(min_size=300, max_size=3000), seeds=st.lists(st.binary(max_size=80), unique=True, max_size=4))
-def test_prompts_of_different_seeds_share_nothing(text, seeds):
-    chains = [read(Endpoint.COMPLETIONS, {"prompt": text}, seed).chain for seed in seeds]
+@given(text=st.text(min_size=300, max_size=3000), keys=st.lists(st.binary(max_size=80), unique=True, max_size=4))
+def test_prompts_of_different_seeds_share_nothing(text, keys):
+    chains = [read(Endpoint.COMPLETIONS, {"prompt": text}, prompt_seed(key, "model", None)).chain for key in keys]
     assert len({block for chain in chains for block in chain}) == sum(map(len, chains))
 
 

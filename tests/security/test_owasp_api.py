@@ -663,6 +663,8 @@ ADMIN_ROUTES = {
     "POST /admin/alias-abort/{name:path}": "aliases:write",
     "GET /admin/fleet": "fleet:read",
     "GET /admin/fleet/{replica_id:path}": "fleet:read",
+    "GET /admin/fleet-explain": "fleet:read",
+    "GET /admin/fleet-explain/{request_id:path}": "fleet:read",
     "POST /admin/fleet": "fleet:write",
     "POST /admin/fleet-remove/{replica_id:path}": "fleet:write",
     "POST /admin/fleet-drain/{replica_id:path}": "fleet:write",

@@ -142,6 +142,7 @@ class FakeLane:
         self.id = name
         self.busy = busy
         self.room, self.share = 1 << 30, 1.0
+        self.models, self.proven = ("served-7b",), True
         self.in_flight = 0
         self.successes = self.answers = 0
         self.most_in_flight = 0

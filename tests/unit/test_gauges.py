@@ -11,11 +11,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import gauges
+from gateway.admission.limit import UNLIMITED
 from gateway.fleet.life import Sign, State
 from gateway.fleet.registry import Registry
 from gateway.fleet.replica import Replica
 from gateway.fleet.signals import Reading, Signal
-from gateway.model import EngineSpec
+from gateway.model import EngineSpec, Priority
 from gateway.policy.fleet import FleetPolicy
 from gateway.telemetry.metrics import Metrics
 
@@ -38,6 +39,7 @@ class Site:
             metrics=self.metrics,
             registry=self.registry,
             fleet=SimpleNamespace(discovery=discovery),
+            gate=SimpleNamespace(depths=lambda: {("m", Priority.BULK): 3}),
             aliases=SimpleNamespace(table=SimpleNamespace(generation=7)),
             records=SimpleNamespace(dropped=2),
             policies=SimpleNamespace(valid=False, epoch=4, faults=5),
@@ -84,6 +86,8 @@ def test_what_is_counted_of_each_replica(site):
     site.one.enter()
     site.one.share, site.two.exposed = 0.25, ("10.0.0.1:8002", "10.0.0.2:8002")
     assert site.scrape("gateway_in_flight") == {(ONE,): 1.0, (TWO,): 0.0}
+    site.one.bound(8)
+    assert site.scrape("gateway_replica_room") == {(ONE,): 8.0, (TWO,): float(UNLIMITED)}
     assert site.scrape("gateway_upstream_connections") == {(ONE,): 6.0, (TWO,): 6.0}
     assert site.scrape("gateway_replica_share") == {(ONE,): 0.25, (TWO,): 1.0}
     assert site.scrape("gateway_replica_ejections") == {(ONE,): 0.0, (TWO,): 1.0}
@@ -110,6 +114,10 @@ def test_a_replica_that_is_forgotten_is_shown_no_more(site):
 def test_sources_of_engines_say_how_old_their_word_is_and_whether_they_fail(site):
     assert site.scrape("gateway_discovery_age_seconds") == {("dns",): 3.0, ("file",): 0.5}
     assert site.scrape("gateway_discovery_faults") == {("dns",): 1.0, ("file",): 0.0}
+
+
+def test_what_waits_is_counted_by_model_and_class(site):
+    assert site.scrape("gateway_queue_depth") == {("m", "bulk"): 3.0}
 
 
 def test_the_rest_of_an_instance(site):

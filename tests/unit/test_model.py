@@ -21,6 +21,7 @@ from gateway.model import (
     InferenceRequest,
     Instance,
     Principal,
+    Priority,
     Revision,
     Route,
     Target,
@@ -92,7 +93,12 @@ def test_the_endpoints_are_closed():
     )
 
 
-@pytest.mark.parametrize("kind", [Endpoint, Dialect, BodyKind])
+def test_priorities_are_a_closed_order():
+    ranks = {priority.value: priority.rank for priority in sorted(Priority, key=lambda priority: priority.rank)}
+    assert ranks == {"interactive": 0, "standard": 1, "bulk": 2}
+
+
+@pytest.mark.parametrize("kind", [Endpoint, Dialect, BodyKind, Priority])
 def test_an_enum_member_prints_as_its_value_and_is_found_by_it(kind):
     for member in kind:
         assert str(member) == f"{member}" == member.value

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import sys
+
+import pytest
 
 PROGRAM = """
 import ctypes, gc, json, resource
@@ -29,3 +32,30 @@ def test_the_process_leaves_no_core_and_lets_nobody_read_it():
     assert seen["enabled"]
     assert seen["after"][0] > seen["before"][0]
     assert seen["frozen"] > 0
+
+
+BLOCKS = """
+import resource, sys
+from gateway.process import tune_allocator
+if sys.argv[1] == "tuned":
+    tune_allocator()
+    tune_allocator()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+before = faults()
+for _ in range(100):
+    pages = [bytearray(80_000) for _ in range(3)]
+    del pages
+print(faults() - before)
+"""
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc", reason="glibc's thresholds"
+)
+def test_memory_of_large_pages_is_kept_for_the_next():
+    def faults(how: str) -> int:
+        done = subprocess.run([sys.executable, "-c", BLOCKS, how], capture_output=True, check=True, timeout=30)
+        return int(done.stdout)
+
+    assert faults("tuned") * 4 < faults("not")

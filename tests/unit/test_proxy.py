@@ -19,6 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.admission.gate import Gate
+from gateway.dispatch import Dispatch
 from gateway.errors import (
     CODES,
     EngineBusy,
@@ -42,11 +44,12 @@ from gateway.policy.grants import Grant
 from gateway.policy.guards import parse_guards
 from gateway.policy.live import Policy, load_policy
 from gateway.policy.schemacap import SchemaCap
-from gateway.proxy import Proxy, ProxyLimits, Visit
+from gateway.proxy import Proxy, Visit
 from gateway.routes import ROUTES
 from gateway.steps.accept import accept
 from gateway.steps.guard import Entry, open_door
 from gateway.steps.observe import Observer
+from gateway.steps.retry import RetryBudget
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.trace import Trace
 
@@ -105,8 +108,9 @@ class Choices:
         self.random = random.Random(1).random
         self.learnt: list[Trace] = []
 
-    def consider(self, request, alias, model, salt):
+    def consider(self, request, alias, model, salt, *, request_id, tenant, session):
         self.considered = (alias, model, salt)
+        self.caller = (request_id, tenant, session)
         return self
 
     def among(self, candidates):
@@ -149,6 +153,11 @@ class Plane:
         self.records: list[dict] = []
         self.fleet = Fleet(lanes, {MODEL})
         self.balancer = Choices()
+        self.budget = RetryBudget()
+        self.outcomes: list[tuple] = []
+
+    def on_outcome(self, priority, outcome, waited) -> None:
+        self.outcomes.append((priority, outcome))
 
     def write(self, record) -> None:
         self.records.append(record)
@@ -163,6 +172,10 @@ class Plane:
         """Handle them all at once."""
         loop = asyncio.get_running_loop()
         observer = Observer(loop, self, self.metrics, self.clock)
+        self.gate = Gate(loop, lambda: self.policy.routing.admission, self.fleet.ready, on_outcome=self.on_outcome)
+        self.dispatch = Dispatch(
+            self.fleet, self.gate, self, self.metrics, self.clock, attempts=self.attempts, budget=self.budget
+        )
         proxy = self.proxy = Proxy(
             door=open_door(ROUTES),
             callers=self.keys,
@@ -172,13 +185,12 @@ class Plane:
             schemas=self.schemas,
             aliases=self,
             fleet=self.fleet,
+            dispatch=self.dispatch,
             observer=observer,
-            metrics=self.metrics,
             salt=lambda tenant: f"salt-of-{tenant}",
             split_key=b"k" * 32,
             balancer=self.balancer,
             new_id=lambda: "req_1",
-            limits=ProxyLimits(attempts=self.attempts),
             clock=self.clock,
             wall=lambda: 5.0,
         )
@@ -621,7 +633,7 @@ def test_the_budget_bounds_what_engines_may_still_be_at_work_on(fakes, error, se
     plane.fleet.lanes = _First(lane, other)
     asyncio.run(plane.handle(*(plane.chat() for _ in range(20))))
     assert (len(lane.sent), len(other.sent)) == (20, second)
-    assert (plane.proxy.budget.active, plane.proxy.budget.retrying) == (0, 0)
+    assert (plane.budget.active, plane.budget.retrying) == (0, 0)
     assert (lane.in_flight, other.in_flight) == (0, 0)
 
 
@@ -713,6 +725,16 @@ def test_the_choice_knows_alias_model_and_what_keeps_the_tenant_apart(fakes, iso
     assert plane.balancer.considered == ("general", MODEL, salt)
 
 
+@pytest.mark.parametrize(("said", "session"), [("s-7", b"s-7"), ("not plain", None), (None, None)])
+def test_the_choice_knows_the_request_its_tenant_and_what_the_client_says_it_belongs_to(fakes, said, session):
+    plane = _along(fakes)
+    exchange = plane.chat()
+    if said is not None:
+        exchange.head[b"x-session-id"] = said.encode()
+    record = plane.serve(exchange)
+    assert plane.balancer.caller == (record["request_id"], record["tenant"], session)
+
+
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_only_what_was_answered_to_its_end_is_learned_and_once(fakes, attempts):
     turns = {1: fakes.says(WHOLE), 2: _first_fails(fakes, EngineReset())}
@@ -769,7 +791,7 @@ def test_a_request_that_is_refused_before_is_not_considered(fakes):
 
 
 def test_a_choice_that_fails_gives_back_what_was_taken(fakes):
-    def breaks(*_):
+    def breaks(*_, **__):
         raise RuntimeError("broken")
 
     plane = _along(fakes, limits=Limits(concurrency=1))

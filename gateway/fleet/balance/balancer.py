@@ -2,99 +2,42 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
 from itertools import count
 from types import MappingProxyType
 
-from gateway.fleet.balance.pace import BytesPerToken, Prior, usual
-from gateway.fleet.balance.prefixes import PrefixIndex, PrefixTable
-from gateway.fleet.balance.prompt import Prompt, anchor, prompt_seed, read_prompt
-from gateway.fleet.balance.strategies import STRATEGIES, Ask, Strategy
+from gateway.fleet.balance.explained import Decision, Decisions
+from gateway.fleet.balance.hints import Hints
+from gateway.fleet.balance.pace import Prior, usual
+from gateway.fleet.balance.pool import Held, Pool
+from gateway.fleet.balance.prompt import Prompt, Seed, anchor, prompt_seed, read_prompt
+from gateway.fleet.balance.shortlist import WHOLE
+from gateway.fleet.balance.strategies import STRATEGIES, Ask
 from gateway.fleet.life import Sign, State
 from gateway.fleet.replica import Replica, Transition
-from gateway.fleet.signals import Reading, Signal
 from gateway.model import InferenceRequest
 from gateway.policy.balancing import Balancing
 from gateway.telemetry.trace import Trace
 from gateway.wire.upstream import Answer
 
-_NEEDS_PROMPT = frozenset({"estimate", "session"})
-_ROOM = 64 * 1024 * 1024  # bytes of prompts that an engine is taken to keep if it does not say
-_MOST_ROOM = 4 * _ROOM  # and if it says more: what is kept of them here takes memory too
+_ESTIMATE, _SESSION = "estimate", "session"
+_NEEDS_PROMPT = frozenset({_ESTIMATE, _SESSION})
+_DEEPEST = 8  # of hundreds of replicas, so many that hold the most of a prompt are weighed for that
+_PLACES = 1 << 60
 _MOST_SEEDS = 10_000
-_TELLING = 20_000  # prompt tokens of an engine's count from which a share of hits tells something
 _NOTHING: Mapping[str, int] = MappingProxyType({})
-
-
-class Held:
-    """What one replica is believed to hold, and how far that was believed of prompts since it was last compared.
-
-    ``hits`` and ``queries`` are the engine's own counters then, in tokens.
-    """
-
-    __slots__ = ("believed", "hits", "index", "queries", "size")
-
-    def __init__(self, index: PrefixIndex, reading: Reading | None) -> None:
-        self.index = index
-        self.begin(*(0.0, 0.0) if reading is None else _cache_counters(reading))
-
-    def begin(self, hits: float, queries: float) -> None:
-        """Compare what comes from here on."""
-        self.believed = self.size = 0.0
-        self.hits, self.queries = hits, queries
-
-
-def _cache_counters(reading: Reading) -> tuple[float, float]:
-    return reading.values.get(Signal.CACHE_HITS, 0.0), reading.values.get(Signal.CACHE_QUERIES, 0.0)
-
-
-class Pool:
-    """What is known of all replicas of one served model: which beginnings of prompts each holds, and bytes a token."""
-
-    def __init__(self) -> None:
-        self.table = PrefixTable()
-        self.scale = BytesPerToken()
-        self._held: dict[str, Held] = {}
-
-    def note(self, replica: Replica, prompt: Prompt, believed: float) -> None:
-        """The prompt goes to a replica that is believed to hold so many bytes of it."""
-        held = self._held.get(replica.id)
-        if held is None:
-            index = self.table.open(replica.id, self._room(replica))
-            held = self._held[replica.id] = Held(index, replica.reading)
-        held.index.note(prompt)
-        held.believed += believed
-        held.size += prompt.size
-
-    def review(self, replica: Replica) -> None:
-        """Have its index keep as much as its engine does, by what that says and, once it tells enough, by its hits."""
-        held, reading = self._held.get(replica.id), replica.reading
-        if held is None or reading is None:
-            return
-        held.index.resize(self._room(replica))
-        hits, queries = _cache_counters(reading)
-        asked = queries - held.queries
-        if 0 <= asked < _TELLING:
-            return
-        if asked > 0 and held.size:
-            held.index.correct(held.believed / held.size, min(max((hits - held.hits) / asked, 0.0), 1.0))
-        held.begin(hits, queries)
-
-    def _room(self, replica: Replica) -> int:
-        """Bytes of prompts that its engine keeps, where it says."""
-        tokens = replica.reading.values.get(Signal.KV_TOKENS) if replica.reading is not None else None
-        return int(min(tokens * self.scale.value, _MOST_ROOM)) if tokens else _ROOM
-
-    def forget(self, replica_id: str) -> None:
-        """The replica holds nothing any more, or is gone."""
-        held = self._held.pop(replica_id, None)
-        if held is not None:
-            held.index.close()
+# What is well known is learned from a part of what is served: nothing that moves within seconds hangs on it.
+_WELL = 0.9  # of a pace that is wholly known
+_TEACHING = 0.02  # seconds between first tokens of one replica that teach its pace
+_deciding = tuple.__new__  # a named tuple's own constructor takes three times as long
 
 
 class Balancer:
     """One for all requests of an instance. ``key`` is a secret that all instances share; ``now`` is monotonic seconds.
 
+    ``hints`` are what instances tell each other of prompts that they sent.
     ``compared`` is told, for each choice of a dry run, its strategy and whether it would have chosen the same.
     """
 
@@ -110,20 +53,38 @@ class Balancer:
         self.now = now
         self.random = random
         self.compared = compared
+        self.decisions = Decisions()
+        self.hints = Hints()
         self._policy = policy
         self._key = key
         self._pools: dict[str, Pool] = {}
-        self._seeds: dict[tuple[str, str | None], bytes] = {}
+        self._seeds: dict[tuple[str, str | None], Seed] = {}
         self._turns = count(1)
 
-    def consider(self, request: InferenceRequest, alias: str, model: str, salt: str | None) -> Choice:
-        """The choice for a request. ``salt`` is what keeps its tenant's prefixes apart, if anything does."""
+    def consider(
+        self,
+        request: InferenceRequest,
+        alias: str,
+        model: str,
+        salt: str | None,
+        *,
+        request_id: str,
+        tenant: str = "",
+        session: bytes | None = None,
+    ) -> Choice:
+        """The choice for a request. ``salt`` is what keeps its tenant's prefixes apart, if anything does; ``session``
+        what the client says its requests belong to, one of its tenant's."""
         policy = self._policy()
         name, beside = policy.of(alias), policy.dry_run
-        prompt = None
-        if name in _NEEDS_PROMPT or beside in _NEEDS_PROMPT:
+        pool = self._pool(model)
+        prompt = point = None
+        if (name in _NEEDS_PROMPT or beside in _NEEDS_PROMPT) and not pool.alone:
             prompt = read_prompt(request, self._seed(model, salt))
-        return Choice(self, self._pool(model), prompt, STRATEGIES[name], beside, streamed=request.stream)
+        if session is not None and _SESSION in (name, beside):
+            point = self._point(tenant, session)
+        return Choice(
+            self, pool, prompt, (request_id, alias, model), name, beside=beside, session=point, streamed=request.stream
+        )
 
     def turn(self) -> int:
         """A number that grows with each request."""
@@ -135,6 +96,7 @@ class Balancer:
             step.replica.work.reset()  # how slow it was while it was cold says nothing of it any more
         if step.after.state in (State.STARTING, State.FOUND, State.GONE):
             step.replica.work.reset()
+            self.hints.forget(step.replica.id)
             for pool in self._pools.values():
                 pool.forget(step.replica.id)
 
@@ -145,6 +107,9 @@ class Balancer:
         """
         by_model: dict[str, list[Replica]] = {}
         served: dict[str, Pool] = {}
+        replicas = list(replicas)
+        counts = Counter(model for replica in replicas for model in replica.seen.models)
+        strangers = sum(not replica.seen.models for replica in replicas)  # nobody knows yet what they serve
         for replica in replicas:
             for model in replica.seen.models[:1]:
                 by_model.setdefault(model, []).append(replica)
@@ -152,6 +117,7 @@ class Balancer:
                 pool = self._pools.get(model)
                 if pool is not None:
                     served[model] = pool
+                    pool.alone = counts[model] + strangers == 1
                     pool.review(replica)
         self._pools = served
         for members in by_model.values():
@@ -165,7 +131,13 @@ class Balancer:
             pool = self._pools[model] = Pool()
         return pool
 
-    def _seed(self, model: str, salt: str | None) -> bytes:
+    def _point(self, tenant: str, session: bytes) -> int:
+        """Where a tenant's session stands, the same in all instances. Nobody without the key can choose a place."""
+        name = tenant.encode()
+        said = b"%d:%b%b" % (len(name), name, session)
+        return int.from_bytes(blake2b(said, digest_size=8, key=self._key).digest())
+
+    def _seed(self, model: str, salt: str | None) -> Seed:
         seed = self._seeds.get((model, salt))
         if seed is None:
             if len(self._seeds) >= _MOST_SEEDS:
@@ -177,72 +149,144 @@ class Balancer:
 class Choice:
     """Where one request goes, at each of its attempts, and what that teaches."""
 
-    __slots__ = ("_balancer", "_beside", "_held", "_pool", "_prompt", "_strategy", "_streamed")
+    __slots__ = (
+        "_attempts", "_balancer", "_beside", "_held", "_name", "_pool", "_prompt", "_request", "_session", "_streamed"
+    )  # fmt: skip
 
     def __init__(
         self,
         balancer: Balancer,
         pool: Pool,
         prompt: Prompt | None,
-        strategy: Strategy,
-        beside: str | None,
+        request: tuple[str, str, str],
+        strategy: str,
         *,
+        beside: str | None,
+        session: int | None,
         streamed: bool,
     ) -> None:
+        """``request`` is its id, its alias and its model."""
         self._balancer = balancer
         self._pool = pool
         self._prompt = prompt
-        self._strategy = strategy
+        self._request = request
+        self._name = strategy
         self._beside = beside
+        self._session = session
         self._streamed = streamed
+        self._attempts = 0
         self._held: Mapping[str, int] = _NOTHING
 
     def among(self, candidates: Sequence[Replica]) -> Replica | None:
         """One of the candidates that has room, or ``None``."""
-        balancer = self._balancer
-        ask = self._ask()
-        chosen = self._strategy(candidates, ask, balancer.random)
-        if self._beside is not None:
-            other = STRATEGIES[self._beside](candidates, ask, balancer.random)
-            balancer.compared(self._beside, "same" if other is chosen else "other")
+        balancer, name, beside = self._balancer, self._name, self._beside
+        now = balancer.now()
+        if len(candidates) > WHOLE:
+            chosen, ask, weighed = self._of_many(name, candidates, now)
+            other = None if beside is None else self._of_many(beside, candidates, now)[0]
+        else:
+            ask, weighed = self._ask(candidates, now), candidates
+            chosen = STRATEGIES[name](candidates, ask, balancer.random)
+            other = None if beside is None else STRATEGIES[beside](candidates, ask, balancer.random)
+        if beside is not None:
+            balancer.compared(beside, "same" if other is chosen else "other")
+        self._held = held = ask.held
+        self._attempts += 1
+        placed = None
         if chosen is not None:
-            chosen.turn = balancer.turn()
+            chosen.turn, placed = balancer.turn(), chosen.id
+        seen = [(view.id, view.quote.said, view.in_flight, view.room) for view in weighed]
+        tokens, size, anchored = ask.tokens, ask.size, ask.anchor is not None
+        request, pool, attempt = self._request, len(candidates), self._attempts
+        told = (request, now, name, attempt, tokens, size, held, anchored, pool, seen, placed)
+        balancer.decisions.add(_deciding(Decision, told))
         return chosen
 
-    def _ask(self) -> Ask:
-        now, prompt = self._balancer.now(), self._prompt
+    def _of_many(
+        self, name: str, candidates: Sequence[Replica], now: float
+    ) -> tuple[Replica | None, Ask, Sequence[Replica]]:
+        """One of more than are weighed for each request, what was asked for it, and those that it was compared with."""
+        random, prompt = self._balancer.random, self._prompt
+        if name != _ESTIMATE or prompt is None:
+            ask = self._ask(candidates, now)
+            chosen = STRATEGIES[name](candidates, ask, random)
+            shown = [view for view in candidates[:WHOLE] if view is not chosen]
+            return chosen, ask, shown if chosen is None else [chosen, *shown]
+        table, tokens, size = self._pool.table, prompt.size / self._pool.scale.value, prompt.size
+        listed, runs = self._pool.shortlist(candidates), table.runs(prompt)
+        told: dict[str, int] = {}
+        self._balancer.hints.extend(prompt, told)
+        near = anchor(prompt, max(runs[-1][0] if runs else 0, max(told.values(), default=0)))
+        few = listed.near(int(random() * _PLACES) if near is None else near)
+        if runs or told:
+            deepest = table.deepest(runs, _DEEPEST, len(candidates))
+            few = list(dict.fromkeys((*few, *listed.named((*deepest, *told)))))
+        ask = Ask(tokens, now, size, _more_of(table.held_by([view.id for view in few], runs), told), near)
+        chosen = STRATEGIES[name](few, ask, random)
+        sooner = listed.sooner(chosen, tokens, 0.0 if chosen is None else ask.uncached(chosen.id), now)
+        if sooner:
+            few = sooner if chosen is None or chosen in sooner else [chosen, *sooner]
+            ask = Ask(tokens, now, size, _more_of(table.held_by([view.id for view in few], runs), told), near)
+            chosen = STRATEGIES[name](few, ask, random)
+        if chosen is None:
+            ask = self._ask(candidates, now)
+            chosen = STRATEGIES[name](candidates, ask, random)
+            few = few if chosen is None else [chosen, *few]
+        return chosen, ask, few
+
+    def _ask(self, candidates: Sequence[Replica], now: float) -> Ask:
+        prompt, pool = self._prompt, self._pool
         if prompt is None:
-            return Ask(0.0, now)
-        held = self._held = self._pool.table.held_by_all(prompt)
-        tokens = prompt.size / self._pool.scale.value
+            return Ask(0.0, now, session=self._session)
+        held: Mapping[str, int] = _NOTHING
+        if prompt.chain:
+            held = known = pool.table.held_by_all(prompt)
+            self._balancer.hints.extend(prompt, known)
         # The anchor moves with what is held; what a session is kept together by may not.
-        near, session = anchor(prompt, max(held.values(), default=0)), anchor(prompt)
-        return Ask(tokens, now, prompt.size, held, near, session)
+        near = anchor(prompt, max(held.values())) if held else anchor(prompt)
+        session = self._session
+        if session is None and _SESSION in (self._name, self._beside):
+            session = anchor(prompt)
+        return Ask(prompt.size / pool.scale.value, now, prompt.size, held, near, session)
 
     def lane(self, replica: Replica) -> Replica | Sent:
         """The replica as what the request is sent along."""
-        if self._prompt is None:
+        prompt, pool = self._prompt, self._pool
+        if prompt is None:
             return replica
         believed = self._held.get(replica.id, 0)
-        fresh = max(self._prompt.size - believed, 0)
-        self._pool.note(replica, self._prompt, believed)
-        return Sent(replica, fresh / self._pool.scale.value, self._balancer.now, streamed=self._streamed)
+        held = pool.note(replica, prompt, believed)
+        self._balancer.hints.note(prompt, replica.point, believed)
+        fresh = max(prompt.size - believed, 0) / pool.scale.value
+        return Sent(replica, held, fresh, self._balancer.now, streamed=self._streamed)
 
     def learn(self, trace: Trace) -> None:
         """The request was answered to its end."""
         if self._prompt is not None and trace.usage is not None:
-            self._pool.scale.note(self._prompt.size, trace.usage.prompt)
+            self._pool.learn(self._prompt.size, trace.usage.prompt)
+
+
+def _more_of(held: dict[str, int], told: Mapping[str, int]) -> dict[str, int]:
+    """What is held, by whichever of the two knows of more."""
+    for name, size in told.items():
+        if held.get(name, 0) < size:
+            held[name] = size
+    return held
 
 
 class Sent:
     """One request at one replica: its lane, and what its first token tells of the replica's pace."""
 
     __slots__ = (
-        "_ahead", "_answered_at", "_epoch", "_now", "_open", "_pace", "_replica", "_sent_at", "_streamed", "_uncached"
+        "_ahead", "_answered_at", "_epoch", "_held", "_now", "_open", "_pace", "_replica", "_sent_at", "_streamed",
+        "_uncached",
     )  # fmt: skip
 
-    def __init__(self, replica: Replica, uncached: float, now: Callable[[], float], *, streamed: bool) -> None:
+    def __init__(
+        self, replica: Replica, held: Held, uncached: float, now: Callable[[], float], *, streamed: bool
+    ) -> None:
         self._replica = replica
+        self._held = held
         self._uncached = uncached
         self._now = now
         self._streamed = streamed
@@ -271,9 +315,11 @@ class Sent:
         work, now = self._replica.work, self._now()
         self._open, self._answered_at = False, now
         work.answered(self._uncached, self._epoch, now)
-        if self._ahead is not None:
-            seconds = now - self._sent_at
-            self._pace.note_first_token(uncached=self._uncached, ahead=self._ahead, seconds=seconds, now=now)
+        pace, held = self._pace, self._held
+        if self._ahead is None or (0.0 <= now - held.taught < _TEACHING and pace.known >= _WELL):
+            return
+        held.taught = now
+        pace.note_first_token(uncached=self._uncached, ahead=self._ahead, seconds=now - self._sent_at, now=now)
 
     def leave(self) -> None:
         """It has ended, in whatever way."""

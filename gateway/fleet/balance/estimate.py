@@ -53,12 +53,12 @@ class Load(NamedTuple):
     """What a replica has to do. Tokens are prompt tokens that have to be computed: those in its prefix cache are not.
 
     Scraped ``age`` seconds ago: ``queued`` tokens that wait or are in prefill there (0 if not known), requests
-    ``running`` and ``waiting``, ``kv`` use from 0 to 1, and ``preempting``, preemptions a second lately. Counted here:
-    ``sent``, tokens sent there by this instance since that scrape that have had no first token yet; ``unanswered``, all
-    such tokens, whenever sent, and ``quiet``, seconds since it last gave one of them a first token, or since they were
-    sent where that is less; ``others``, the tokens of other instances; ``in_flight``, this instance's requests there.
-    ``slots`` bounds a batch, ``mean_left`` is how long a running request still takes, and ``share`` from 0 to 1 is what
-    it is to get beside a full replica.
+    ``running`` and ``waiting``, ``kv`` use from 0 to 1, and ``preempting``, preemptions a second lately. Counted by
+    instances: ``sent``, tokens sent there since that scrape that have had no first token yet; ``unanswered``, all such
+    tokens of this instance, whenever sent, and ``quiet``, seconds since it last gave one of them a first token, or
+    since they were sent where that is less; ``others``, all such tokens of other instances; ``in_flight``, everybody's
+    requests there. ``slots`` bounds a batch, ``mean_left`` is how long a running request still takes, and ``share``
+    from 0 to 1 is what it is to get beside a full replica.
     """
 
     queued: float = 0.0
@@ -106,10 +106,24 @@ class Terms(NamedTuple):
     total: float
 
 
-def estimate(load: Load, uncached: float, pace: Rates) -> Terms:
-    """Seconds until the first token of a request with so many ``uncached`` prompt tokens, and what makes them up."""
+class Quoted(NamedTuple):
+    """What a quote was worked out from, and when: enough to tell afterwards what made up an estimate."""
+
+    load: Load
+    prefill: float
+    step: float
+    at: float
+
+
+def estimate(load: Load, uncached: float, pace: Rates, passed: float = 0.0) -> Terms:
+    """Seconds until the first token of a request with so many ``uncached`` prompt tokens, and what makes them up.
+
+    ``passed`` seconds ago the load was so; meanwhile the prompts before it have got shorter, as a quote has it.
+    """
     ahead, step, passes, slot, pressure, factor = _standing(load, pace)
     uncached = _bounded(uncached, _TOKENS)
+    if passed > 0.0:
+        ahead = max(ahead - passed / ((1.0 / pace.prefill + step / PASS_TOKENS) * factor), 0.0)
     queue, prefill = ahead / pace.prefill, uncached / pace.prefill
     decode = step * (passes + (ahead + uncached) / PASS_TOKENS)
     total = (queue + prefill + slot + decode + pressure) * factor
@@ -119,17 +133,19 @@ def estimate(load: Load, uncached: float, pace: Rates) -> Terms:
 class Quote:
     """What a replica would take, ready for many requests: what does not depend on the request is worked out once.
 
-    A choice among hundreds of replicas has a quarter of a microsecond for each. So a replica keeps its quote until
-    something happens there (``void``) or ``FRESH`` seconds are over; meanwhile the prompts before a request get shorter
-    by a second each second. ``until`` is when that is, ``clear`` when they would be gone; ``base`` is the rest of an
-    estimate, and ``token`` what each uncached token adds to it.
+    A choice among hundreds has a quarter of a microsecond for each. So a replica keeps its quote until something
+    happens there (``void``) or ``FRESH`` seconds are over; meanwhile the prompts before a request get shorter by a
+    second each second. ``until`` is when that is, ``clear`` when they would be gone; ``base`` is the rest of an
+    estimate, and ``token`` what each uncached token adds to it. ``said`` is what all that comes from, as ``Quoted``
+    names it; it is replaced, never changed, so that whoever keeps it knows how things stood.
     """
 
-    __slots__ = ("base", "clear", "token", "until")
+    __slots__ = ("base", "clear", "said", "token", "until")
 
     def __init__(self) -> None:
         self.base = self.clear = self.token = 0.0
         self.until = -inf
+        self.said: tuple[Load, float, float, float] | None = None
 
     def void(self) -> None:
         """Something changed: a request came, was answered or went, or a scrape came."""
@@ -142,10 +158,12 @@ class Quote:
     def renew(self, load: Load, pace: Rates, now: float) -> None:
         """Work it out anew."""
         ahead, step, passes, slot, pressure, factor = _standing(load, pace)
-        self.token = (1.0 / pace.prefill + step / PASS_TOKENS) * factor
-        self.clear = now + ahead * self.token
+        rate = pace.prefill
+        self.token = token = (1.0 / rate + step / PASS_TOKENS) * factor
+        self.clear = now + ahead * token
         self.base = (step * passes + slot + pressure) * factor
         self.until = now + FRESH
+        self.said = (load, rate, pace.step, now)
 
     def seconds(self, uncached: float, now: float) -> float:
         """What ``estimate`` says as its total, when it was just renewed."""
@@ -154,15 +172,32 @@ class Quote:
 
 def _standing(load: Load, pace: Rates) -> tuple[float, float, float, float, float, float]:
     """Tokens ahead, seconds of a step, passes before a first token, seconds for slot and pressure, and the factor."""
-    queued, sent, others, running, waiting, mine, slots, kv, preempting, age, share, left, own, quiet = (
-        load if _is_sound(load) else map(_bounded, load, _BOUNDS)
-    )
+    queued, sent, others, running, waiting, mine, slots, kv, preempting, age, share, left, own, quiet = load
+    if not (
+        # All within ``_BOUNDS``: nearly always, so it has to be quick.
+        0.0 <= queued <= 1e12
+        and 0.0 <= sent <= 1e12
+        and 0.0 <= others <= 1e12
+        and 0.0 <= running <= 1e9
+        and 0.0 <= waiting <= 1e9
+        and 0 <= mine <= 1e9
+        and (slots is None or 0 <= slots <= 1e9)
+        and 0.0 <= kv <= 0.99
+        and 0.0 <= preempting <= 1e3
+        and 0.0 <= age <= 1e6
+        and 0.01 <= share <= 1.0
+        and 0.0 <= left <= 1e6
+        and 0.0 <= own <= 1e12
+        and 0.0 <= quiet <= 1e6
+    ):
+        bounded = Load._make(map(_bounded, load, _BOUNDS))
+        queued, sent, others, running, waiting, mine, slots, kv, preempting, age, share, left, own, quiet = bounded
     weight = 0.5 ** (age / HALF_LIFE)
     rate = pace.prefill
 
     scraped = weight * max(queued - age * rate, 0.0) + sent
-    own -= min(quiet * rate, own * _PROGRESS)
-    ahead = (scraped if scraped > own else own) + others
+    known = own - min(quiet * rate, own * _PROGRESS) + others
+    ahead = scraped if scraped > known else known
 
     seen = weight * (running + waiting) + (1.0 - weight) * mine
     there = seen if seen > mine else mine
@@ -176,14 +211,6 @@ def _standing(load: Load, pace: Rates) -> tuple[float, float, float, float, floa
     step = pace.step * (1.0 + batch / _CROWD)
     passes = FIRST_PASSES if batch >= 1.0 else 1.0 + (FIRST_PASSES - 1.0) * batch
     return ahead, step, passes, slot, pressure, 1.0 / share
-
-
-def _is_sound(load: Load) -> bool:
-    """Whether all is within bounds: nearly always, so it has to be quick."""
-    for value, (least, most) in zip(load, _BOUNDS, strict=True):  # noqa: SIM110 - ``all`` takes half as long again
-        if not (value is None or least <= value <= most):
-            return False
-    return True
 
 
 def _bounded(value: float | None, bounds: tuple[float, float]) -> Any:

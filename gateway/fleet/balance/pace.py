@@ -208,7 +208,9 @@ class Pace:
             self._settled = 0
             return
         if running > self._most:
-            self._most, self._settled, self.slots = running, 0, None
+            self._most, self._settled = running, 0
+            if self.slots is not None:
+                self.slots = int(running)  # it holds more than was thought; to forget all would lift every limit
         full = values.get(Signal.WAITING, 0.0) >= 1.0 and values.get(Signal.KV_USE, 0.0) < _PRESSED
         if running < self._most or not full:
             self._settled = 0

@@ -22,6 +22,10 @@ from gateway.fleet.balance.prompt import BLOCK_SIZES, HASH_BITS, Prompt, blocks_
 
 # From a block's hash to its mask, in so many parts by the hash's first bits: a dictionary is copied when it grows.
 _Masks = list[dict[int, int]]
+
+Run = tuple[int, int]
+"""Bytes of a prompt's beginning, and the mask of those replicas that hold so much and no more."""
+
 _PARTS = 32
 _PART = HASH_BITS - 5
 
@@ -63,6 +67,7 @@ class PrefixTable:
         self._masks: _Masks = [{} for _ in range(_PARTS)]
         # By the place of their octet. A closed index leaves its place, where no bit is set, to the next one.
         self._replicas: list[str] = []
+        self._places: dict[str, int] = {}
         self._free: list[int] = []
 
     def __len__(self) -> int:
@@ -77,23 +82,57 @@ class PrefixTable:
         else:
             place = len(self._replicas)
             self._replicas.append(replica)
-        return PrefixIndex(self._masks, place, room, self._free.append)
+        self._places[replica] = place
+        return PrefixIndex(self._masks, place, room, self._vacate)
 
-    def held_by_all(self, prompt: Prompt) -> dict[str, int]:
-        """How many bytes of a prompt's beginning each replica holds, by its name; those that hold nothing are left out.
+    def _vacate(self, place: int) -> None:
+        self._free.append(place)
+        name = self._replicas[place]
+        if self._places.get(name) == place:  # it may have been opened anew meanwhile
+            del self._places[name]
 
-        Looking changes nothing, recency included.
-        """
+    def runs(self, prompt: Prompt) -> list[Run]:
+        """Who holds how much of a prompt's beginning, the least first. Looking changes nothing, recency included."""
         chain, masks = prompt.chain, self._masks
-        held: dict[str, int] = {}
-        count, start, mask = len(chain), 0, masks[chain[0] >> _PART].get(chain[0], 0) if chain else 0
+        if not chain:
+            return []
+        found: list[Run] = []
+        count, start, mask = len(chain), 0, masks[chain[0] >> _PART].get(chain[0], 0)
         while mask:
             start = _run(masks, chain, start, mask)
             further = masks[chain[start] >> _PART].get(chain[start], 0) if start < count else 0
             # Who has it in another generation too is named again where that one ends.
-            held.update(dict.fromkeys(self._holders(mask & ~further), reach(start)))
+            found.append((reach(start), mask & ~further))
             mask = further
+        return found
+
+    def held_by_all(self, prompt: Prompt) -> dict[str, int]:
+        """How many bytes of a prompt's beginning each replica holds, by its name; who holds nothing is left out."""
+        held: dict[str, int] = {}
+        for size, mask in self.runs(prompt):
+            held.update(dict.fromkeys(self._holders(mask), size))
         return held
+
+    def held_by(self, names: Sequence[str], runs: Sequence[Run]) -> dict[str, int]:
+        """The same of a few replicas, where there are hundreds."""
+        places = [(name, self._places[name]) for name in names if name in self._places]
+        held: dict[str, int] = {}
+        for size, mask in runs:
+            octets = mask.to_bytes(len(self._replicas), "little")
+            for name, place in places:
+                if octets[place]:
+                    held[name] = size
+        return held
+
+    def deepest(self, runs: Sequence[Run], most: int, pool: int) -> list[str]:
+        """So many of those that hold the most. What half of a ``pool`` of so many replicas holds marks nobody out."""
+        names: list[str] = []
+        for _, mask in reversed(runs):
+            found = list(self._holders(mask))
+            if len(names) >= most or 2 * len(found) > pool:
+                break
+            names += found[: most - len(names)]
+        return names
 
     def _holders(self, mask: int) -> Iterable[str]:
         if mask.bit_count() > _FEW:
@@ -138,13 +177,14 @@ class PrefixIndex:
         self._generations: deque[_Generation] = deque()
         self._given = max(room, 0)
         self._factor = 1.0
+        self._room = self._given
         self.size = 0
         self._begin()
 
     @property
     def room(self) -> int:
         """Bytes of prompts that it keeps at most: what it was given, less where the engine was seen to keep less."""
-        return int(self._given * self._factor)
+        return self._room
 
     def held(self, prompt: Prompt) -> int:
         """Bytes of the prompt's longest beginning that is held. Looking changes nothing."""
@@ -152,12 +192,16 @@ class PrefixIndex:
 
     def note(self, prompt: Prompt) -> None:
         """The replica was sent this: its blocks are the most recent now. What is longer than the room is cut to it."""
-        room = self.room
-        chain = prompt.chain[: blocks_within(room)]
+        room, chain = self._room, prompt.chain
+        size = reach(len(chain))
+        if size > room:
+            chain = chain[: blocks_within(room)]
+            size = reach(len(chain))
         if not chain:
             return
-        size = reach(len(chain))
         young = self._generations[-1]
+        if self._masks[chain[-1] >> _PART].get(chain[-1], 0) & young.bit:
+            return  # it is in there to its end
         fresh = size - reach(self._depth(chain, self._octet))
         marked = self._depth(chain, young.bit)
         # Never so full that its own blocks would have to give way to this prompt.
@@ -165,12 +209,13 @@ class PrefixIndex:
         if fresh and young.blocks and (full or young.fresh * _QUOTAS >= room):
             young, marked = self._begin(), 0
         self._mark(chain[marked:], young)
-        self._shed(room)
+        if self.size > room:
+            self._shed(room)
 
     def resize(self, room: int) -> None:
         """It keeps this many bytes of prompts; what is too much now goes, the oldest first."""
         self._given = max(room, 0) if self._closed is not None else 0
-        self._shed(self.room)
+        self._settle()
 
     def forget(self) -> None:
         """It holds nothing any more: the engine has restarted, or slept."""
@@ -186,9 +231,9 @@ class PrefixIndex:
             return
         if measured < believed * _TOO_LITTLE:
             self._factor = max(_LEAST_FACTOR, self._factor * _SHRINK)
-            self._shed(self.room)
         elif measured >= believed * _ENOUGH:
             self._factor = min(1.0, self._factor * _GROW)
+        self._settle()
 
     def close(self) -> None:
         """The replica is gone: what it held is forgotten and its place is free. Idempotent; nothing is noted after."""
@@ -243,6 +288,10 @@ class PrefixIndex:
         young = _Generation(self._bits.pop())
         self._generations.append(young)
         return young
+
+    def _settle(self) -> None:
+        self._room = int(self._given * self._factor)
+        self._shed(self._room)
 
     def _shed(self, room: int) -> None:
         while self.size > room:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from struct import Struct
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from gateway.model import Endpoint, InferenceRequest
 from gateway.wire.json import dump
@@ -100,17 +100,25 @@ def anchor(prompt: Prompt, held: int = 0) -> int | None:
     return chain[min(blocks_within(held), len(chain) - 1)] if chain else None
 
 
-def prompt_seed(key: bytes, model: str, salt: str | None) -> bytes:
+class Seed(Protocol):
+    """A hash that has taken in what separates prompts; it is copied for each of them."""
+
+    def copy(self) -> Any:
+        """One that goes on from there."""
+        ...
+
+
+def prompt_seed(key: bytes, model: str, salt: str | None) -> Seed:
     """What separates prompts that share nothing in an engine: those of two models, and of two tenants by their salt.
 
     ``salt`` is ``None`` where tenants share prefix caches. ``key`` is a secret that all instances have: without it
     nobody can make prompts whose hashes meet, nor learn a prompt from its hashes.
     """
     name, apart = model.encode(), b"" if salt is None else salt.encode()
-    return b"%d:%b%d:%b%b" % (len(key), key, len(name), name, apart)
+    return sha256(b"prefix 1 %d:%b%d:%b%b" % (len(key), key, len(name), name, apart))
 
 
-def read_prompt(request: InferenceRequest, seed: bytes) -> Prompt:
+def read_prompt(request: InferenceRequest, seed: Seed) -> Prompt:
     """The prompt of a request whose body was judged; ``seed`` as ``prompt_seed`` makes it.
 
     Only generation has a chain. A form has neither chain nor size: audio is not text.
@@ -118,31 +126,35 @@ def read_prompt(request: InferenceRequest, seed: bytes) -> Prompt:
     members = _CHAINED.get(request.route.endpoint)
     if members is None:
         return Prompt((), sum(map(len, _pieces(request.payload, _COUNTED.get(request.route.endpoint, ())))))
-    data = b"".join(_pieces(request.payload, members))
+    pieces = _pieces(request.payload, members)
+    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     # Without what closes the last list or text, where the next turn goes on.
     size = max(len(data) - 1, 0)
     return Prompt(_chain(data, size, seed), size)
 
 
 def _pieces(payload: Mapping[str, Any], members: tuple[str, ...]) -> list[bytes]:
-    found = (payload.get(name) for name in members)
+    found = [payload[name] for name in members if name in payload]
     return [dump(_shown(value, _LEVELS) if type(value) is list else value) for value in found if value is not None]
 
 
-def _chain(data: bytes, size: int, seed: bytes) -> tuple[int, ...]:
-    whole = sha256(b"prefix 1 %b" % seed)
+def _chain(data: bytes, size: int, seed: Seed) -> tuple[int, ...]:
+    if size < FINE:
+        return ()
+    whole = seed.copy()
     update, digest = whole.update, whole.digest
-    end = min(size, _REACH)
     digests = []
-    for start in range(0, min(end, _FINE_REACH) - FINE + 1, FINE):
-        update(data[start : start + FINE])
+    for end in range(FINE, min(size, _FINE_REACH) + 1, FINE):
+        update(data[end - FINE : end])
         digests.append(digest())
-    for start in range(_FINE_REACH, end - COARSE + 1, COARSE):
-        update(data[start : start + COARSE])
+    fine = [number >> _SPARE_BITS & ~1 for (number,) in _NUMBERS(b"".join(digests))]
+    if size < _FINE_REACH + COARSE:
+        return tuple(fine)
+    digests.clear()
+    for end in range(_FINE_REACH + COARSE, min(size, _REACH) + 1, COARSE):
+        update(data[end - COARSE : end])
         digests.append(digest())
-    fine = [number >> _SPARE_BITS & ~1 for (number,) in _NUMBERS(b"".join(digests[:_FINE_BLOCKS]))]
-    coarse = [number >> _SPARE_BITS | 1 for (number,) in _NUMBERS(b"".join(digests[_FINE_BLOCKS:]))]
-    return (*fine, *coarse)
+    return (*fine, *[number >> _SPARE_BITS | 1 for (number,) in _NUMBERS(b"".join(digests))])
 
 
 def _shown(items: list[Any], levels: int) -> list[Any]:

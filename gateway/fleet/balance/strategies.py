@@ -19,7 +19,6 @@ BOUND = 1.25
 
 _NEAR = 1.05  # estimates that differ by less are equal: nobody knows them better
 _NEAR_SECONDS = 0.001
-_ENOUGH = 32  # of more equal ones than these, so many are looked at
 _MASK = (1 << 64) - 1
 _NOTHING_HELD: Mapping[str, int] = MappingProxyType({})
 
@@ -95,6 +94,16 @@ class Ask(NamedTuple):
         return self.tokens * (1.0 - min(max(self.held.get(replica, 0) / self.size, 0.0), 1.0))
 
 
+def nearly(best: float) -> float:
+    """Up to how many seconds an estimate is as good as the best."""
+    return best * _NEAR if best * (_NEAR - 1.0) > _NEAR_SECONDS else best + _NEAR_SECONDS
+
+
+def is_later(seconds: float, best: float) -> bool:
+    """Whether an estimate is worse than another in a way that counts."""
+    return seconds > nearly(best)
+
+
 V = TypeVar("V", bound=View)
 Random = Callable[[], float]
 """Gives numbers in [0, 1)."""
@@ -124,18 +133,16 @@ def by_estimate(candidates: Sequence[V], ask: Ask, random: Random) -> V | None:
             quote.renew(view.load(now), view.pace, now)
         ahead = quote.clear - now
         add((ahead if ahead > 0.0 else 0.0) + quote.base + quote.token * tokens)
-    if ask.held and ask.size > 0:
+    held = ask.held
+    if held and ask.size > 0:
         each = tokens / ask.size
-        for index, size in enumerate(map(ask.held.get, [view.id for view in candidates])):
-            if size:
-                seconds[index] -= candidates[index].quote.token * each * size
-    best = min(seconds, default=0.0)
-    bound = max(best * _NEAR, best + _NEAR_SECONDS)
-    near = [index for index, total in enumerate(seconds) if total <= bound]
-    if len(near) > _ENOUGH and ask.anchor is None and not ask.held:
-        start = int(random() * len(near))
-        near = (near[start:] + near[:start])[:_ENOUGH]
-    equals = [view for index in near if (view := candidates[index]).in_flight < view.room]
+        for index, view in enumerate(candidates):
+            if view.id in held:
+                seconds[index] -= view.quote.token * each * held[view.id]
+    bound = nearly(min(seconds, default=0.0))
+    equals = [
+        view for view, total in zip(candidates, seconds, strict=True) if total <= bound and view.in_flight < view.room
+    ]
     if not equals:
         left = [view for view in candidates if view.in_flight < view.room]
         return (by_estimate if len(left) < len(candidates) else by_in_flight)(left, ask, random)
@@ -146,7 +153,8 @@ def _among(equals: list[V], ask: Ask, random: Random) -> V:
     if ask.held:
         held = [ask.held.get(view.id, 0) for view in equals]
         most = max(held)
-        equals = [view for view, size in zip(equals, held, strict=True) if size == most]
+        if min(held) != most:
+            equals = [view for view, size in zip(equals, held, strict=True) if size == most]
     if ask.anchor is not None:
         return _nearest(equals, ask.anchor)
     fewest = min([view.in_flight for view in equals])

@@ -1,4 +1,4 @@
-"""What one replica has to do, by its newest scrape and by what this instance has sent there since. Pure."""
+"""What one replica has to do, by its newest scrape and by what instances have sent there since. Pure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ class Workload:
     A request that is not ``streamed`` shows no first token: when it ends it has long been computed. So it counts only
     until the next scrape, which tells better; else prompts would seem to wait for as long as their answers take, and
     the pace to be that of computing them all at once.
+
+    ``others_in_flight`` are the requests that other instances have there, as far as they have told.
     """
 
     __slots__ = (
-        "_first_epoch", "_mean_left", "_mean_prompt", "_moved_at", "_preempting", "_prior", "_quiet_from", "_read_at",
-        "_reading", "_sent", "_unanswered", "epoch", "pace", "quote",
+        "_first_epoch", "_mean_left", "_mean_prompt", "_moved_at", "_others", "_others_then", "_preempting", "_prior",
+        "_quiet_from", "_read_at", "_reading", "_sent", "_unanswered", "_unshown", "epoch", "others_in_flight", "pace",
+        "quote",
     )  # fmt: skip
 
     def __init__(self, prior: Prior) -> None:
@@ -40,7 +43,8 @@ class Workload:
         self._reading: Reading | None = None
         self._read_at = self._moved_at = -math.inf
         self._preempting = 0.0
-        self._unanswered = self._sent = 0
+        self._unanswered = self._unshown = self._sent = 0
+        self._others = self._others_then = self.others_in_flight = 0
         self._quiet_from = -math.inf
         self._mean_left = self._mean_prompt = 0.0
         self.epoch += 1
@@ -55,7 +59,7 @@ class Workload:
     def scraped(self, reading: Reading, now: float) -> None:
         """A scrape came. Those of an idle engine all say the same, and are told with the next one that differs."""
         before, seconds = self._reading, now - self._moved_at
-        if before is None or before.values != reading.values:
+        if before is not reading and (before is None or before.values != reading.values):
             if before is not None and seconds > 0:
                 self.pace.note_scrape(before, reading, seconds)
             self._preempting = self._preemptions(before, reading, now - self._read_at)
@@ -63,7 +67,8 @@ class Workload:
         else:
             self._preempting = 0.0
         self._reading, self._read_at = reading, now
-        self._sent = 0
+        self._sent = self._unshown = 0
+        self._others_then = self._others
         self.epoch += 1
         self.quote.void()
 
@@ -81,6 +86,8 @@ class Workload:
             if not self._unanswered:
                 self._quiet_from = now
             self._unanswered += tokens
+        else:
+            self._unshown += tokens
         self._mean_prompt += (uncached - self._mean_prompt) * (_MEMORY if self._mean_prompt else 1.0)
         self.quote.void()
 
@@ -99,11 +106,29 @@ class Workload:
             self._unanswered -= tokens
         if epoch == self.epoch:
             self._sent -= tokens
+            if not streamed:
+                self._unshown -= tokens
         self.quote.void()
 
     def ended(self, seconds: float) -> None:
         """A request ended so many seconds after its first token. One that runs has half of that left, on average."""
         self._mean_left += (seconds / 2 - self._mean_left) * (_MEMORY if self._mean_left else 1.0)
+
+    @property
+    def pending(self) -> int:
+        """Prompt tokens of this instance that wait for a first token there, or do as far as can be told."""
+        return self._unanswered + self._unshown
+
+    def heard_of_others(self, in_flight: int, tokens: int) -> None:
+        """What other instances have there now: requests, and prompt tokens as ``pending`` counts them."""
+        if in_flight != self.others_in_flight or tokens != self._others:
+            self.others_in_flight, self._others = in_flight, tokens
+            self.quote.void()
+
+    @property
+    def mean_left(self) -> float:
+        """Seconds that a running stream has left on average; 0 while none has ended."""
+        return self._mean_left
 
     def ahead(self, in_flight: int, now: float) -> float | None:
         """Prompt tokens that a request sent now would wait for, as the quote has it.
@@ -112,7 +137,7 @@ class Workload:
         waits for cannot be said in tokens.
         """
         quote, slots = self.quote, self.pace.slots
-        if slots is not None and max(in_flight, self._seen(now)) >= slots:
+        if slots is not None and max(in_flight + self.others_in_flight, self._seen(now)) >= slots:
             return None
         return max(quote.clear - now, 0.0) / quote.token if quote.holds(now) else None
 
@@ -124,15 +149,19 @@ class Workload:
         return values.get(Signal.RUNNING, 0.0) + values.get(Signal.WAITING, 0.0)
 
     def load(self, in_flight: int, share: float, now: float) -> Load:
-        """All of it, for an estimate."""
+        """All of it, for an estimate; ``in_flight`` are this instance's requests.
+
+        The scrape counted the requests of others too: of theirs, only what has come on top of that was sent since.
+        """
         values = self._reading.values if self._reading is not None else {}
         waiting = values.get(Signal.WAITING, 0.0)
         return Load(
             queued=waiting * self._mean_prompt,
-            sent=self._sent,
+            sent=self._sent + max(self._others - self._others_then, 0),
+            others=self._others,
             running=values.get(Signal.RUNNING, 0.0),
             waiting=waiting,
-            in_flight=in_flight,
+            in_flight=in_flight + self.others_in_flight,
             slots=self.pace.slots,
             kv=values.get(Signal.KV_USE, 0.0),
             preempting=self._preempting,

@@ -16,10 +16,10 @@ ACCESS = parse_access(
     """
 roles:
   user: {aliases: ["chat-*"], limits: {requests_per_minute: 60}}
-  viewer: {admin: viewer}
+  viewer: {admin: viewer, priority: bulk}
 default_roles: [user]
 limits: {concurrency: 8}
-tenants: {acme: {aliases: ["chat-a*"], limits: {tokens_per_day: 1000}}}
+tenants: {acme: {aliases: ["chat-a*"], limits: {tokens_per_day: 1000}, weight: 2}}
 """,
     "access.yaml",
 )
@@ -43,6 +43,13 @@ def test_a_call_that_goes_through_says_within_which_limits_and_whose():
         ("principal:Ab12", "concurrency", 8, "default"),
         ("tenant:acme", "tokens_per_day", 1000, "tenant acme"),
     }
+
+
+def test_what_counts_where_a_call_has_to_wait_is_told():
+    view = told("chat-a", roles=("user", "viewer"))
+    assert (view.priority, view.priority_from, view.weight) == ("bulk", "role viewer", 2.0)
+    other = told("chat-a", tenant="other")
+    assert (other.priority, other.priority_from, other.weight) == ("standard", "default", 1.0)
 
 
 def test_a_call_that_is_refused_says_by_which_list():

@@ -21,9 +21,11 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from gateway.admin.build import build_admin
+from gateway.admin.fleetshow import FleetHandle
 from gateway.admin.rules import PolicyView
 from gateway.admin.state import AdminState
 from gateway.cli.main import app
+from gateway.fleet.balance.explained import Decisions
 from gateway.identity.keyring import KeyRing
 from gateway.identity.secrets import Secrets, load_secrets
 from gateway.policy.access import parse_access
@@ -100,6 +102,7 @@ class Running:
     secrets: Secrets
     served: list[str] = field(default_factory=lambda: ["model-a", "model-b"])
     tracks: dict[str, Any] = field(default_factory=dict)
+    decisions: Decisions = field(default_factory=Decisions)
 
 
 @pytest.fixture
@@ -130,6 +133,7 @@ def running(cli: Cli) -> Iterator[Running]:
             access=lambda: access,
             policy=lambda: PolicyView(valid=True, epoch=0, loaded_at=1_000.0, faults=[]),
             compare=lambda name: plane.tracks,
+            fleet=FleetHandle(decisions=plane.decisions),
         )
         config = uvicorn.Config(build_admin(state), log_config=None, lifespan="off", ws="none")
         servers.append(uvicorn.Server(config))

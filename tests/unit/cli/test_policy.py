@@ -36,6 +36,8 @@ def test_a_key_and_an_alias_are_explained(cli):
     assert "goes through" in said
     assert "requests_per_minute\t60\trole user" in said
     assert "tokens_per_minute\t7\tkey" in said
+    assert "standard (default)" in said
+    assert "1, its tenant's share beside others that wait" in said
     refused = cli.ok("policy", "explain", "--key", "app1", "--alias", "other")
     assert "404 model_not_found" in refused
     assert "its own list does not have it" in refused

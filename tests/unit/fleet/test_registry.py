@@ -92,6 +92,13 @@ def test_a_model_is_offered_by_those_that_serve_it():
     assert list(before) == [one, two]  # what a request holds does not change
 
 
+def test_each_replica_is_bounded_by_what_is_said_of_it():
+    site = Site(3)
+    limits = {replica.id: 5 + number for number, replica in enumerate(site.replicas)}
+    site.registry.bound(lambda replica: limits[replica.id])
+    assert [replica.room for replica in site.replicas] == [5, 6, 7]
+
+
 def test_what_an_engine_serves_now_is_offered_once_it_is_published():
     site = Site(1, "a")
     site.bring(site.replicas[0], State.READY)

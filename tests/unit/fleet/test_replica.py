@@ -226,6 +226,19 @@ def test_on_probation_one_at_a_time_and_some_proofs_make_it_ready():
     assert [step.after.state for step in bench.told] == [State.PROBATION, State.READY]
 
 
+def test_its_limit_holds_in_every_state_but_on_probation():
+    bench = Bench(State.EJECTED)
+    bench.replica.bound(8)
+    assert (bench.replica.room, bench.replica.proven) == (8, False)
+    bench.replica.take(Sign.RESTED)
+    assert (bench.replica.room, bench.replica.proven) == (1, False)
+    bench.replica.bound(9)
+    assert bench.replica.room == 1
+    for _ in range(3):
+        bench.replica.note_success()
+    assert (bench.replica.room, bench.replica.proven) == (9, True)
+
+
 def test_old_proofs_count_for_nothing_the_next_time():
     bench = Bench(State.PROBATION)
     bench.replica.note_success()

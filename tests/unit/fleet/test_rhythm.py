@@ -2,7 +2,7 @@ from random import Random
 
 import pytest
 
-from gateway.fleet.rhythm import TOGETHER, next_look
+from gateway.fleet.rhythm import TOGETHER, knocks, next_look
 
 EVEN = 1_000 / 50  # of a thousand looks, in a fiftieth of an interval; they come in sixteenths
 
@@ -46,3 +46,8 @@ def test_a_look_is_never_due_in_the_past():
     for _ in range(10_000):
         now = random.uniform(0, 10)
         assert now <= next_look(random.uniform(0, 10), now, 1.0, random.random) <= max(now, 10.0) + 1.1
+
+
+def test_a_new_connection_is_made_now_and_then_and_always_where_there_is_doubt():
+    assert [step for step in range(5, 40, 5) if knocks(step, doubt=False)] == [10, 20, 30]
+    assert all(knocks(step, doubt=True) for step in range(20))

@@ -36,3 +36,17 @@ def test_a_signal_that_is_gone_is_missing_at_once_and_back_at_once():
     memory = Memory()
     for page, missing in ((text, set()), (without, {Signal.GENERATION_TOKENS}), (b"", VLLM.expected), (text, set())):
         assert read_signals(VLLM, page, memory).missing == missing
+
+
+def test_a_page_on_which_nothing_wanted_has_changed_is_the_same_reading_until_something_has():
+    text = (CAPTURES / "vllm-0.32.0" / "metrics-loaded.txt").read_bytes()
+    running = next(line for line in text.splitlines() if line.startswith(b"vllm:num_requests_running"))
+    busier = text.replace(running, running.rpartition(b" ")[0] + b" 77.0")
+    memory = Memory()
+    first = read_signals(VLLM, text, memory)
+    assert read_signals(VLLM, text, memory) is first
+    assert read_signals(VLLM, text.replace(b"http_requests_total{", b"http_Requests_total{"), memory) is first
+    second = read_signals(VLLM, busier, memory)
+    assert second.values == {**first.values, Signal.RUNNING: 77.0}
+    assert first.values[Signal.RUNNING] != 77.0
+    assert read_signals(VLLM, busier, memory) is second

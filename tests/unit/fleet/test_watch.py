@@ -715,6 +715,35 @@ def test_a_busy_engine_that_moves_is_never_taken_out_for_slow_looks(run, answer,
     run(body)
 
 
+@pytest.mark.parametrize(("in_flight", "most"), [(0, 2), (1, 4)])
+def test_a_health_check_is_on_a_new_connection_each_time_only_while_requests_may_need_one(run, in_flight, most):
+    async def body(bench):
+        await bench.to(State.READY)
+        bench.replica.in_flight = in_flight
+        asked, fresh = bench.engine.asked.count("/health"), len(bench.engine.fresh)
+        await bench.steps(20)
+        assert bench.engine.asked.count("/health") - asked == 4
+        assert len(bench.engine.fresh) - fresh == most
+
+    run(body)
+
+
+@pytest.mark.parametrize("broken", ["page", "health"])
+def test_after_a_miss_each_health_check_is_on_a_new_connection(run, broken):
+    async def body(bench):
+        await bench.to(State.READY)
+        while bench.watch._steps % 10:
+            await bench.steps()
+        bench.policy = replace(POLICY, health=replace(POLICY.health, misses=100))
+        setattr(bench.engine, broken, EngineTimeout())
+        await bench.steps(5 if broken == "health" else 1)  # until the first miss
+        asked, fresh = bench.engine.asked.count("/health"), len(bench.engine.fresh)
+        await bench.steps(4)
+        assert bench.engine.asked.count("/health") - asked == len(bench.engine.fresh) - fresh == 4
+
+    run(body)
+
+
 def test_misses_must_be_in_a_row(run):
     async def body(bench):
         bench.policy = replace(POLICY, health=replace(POLICY.health, canary_interval=0.0))

@@ -90,12 +90,12 @@ class RedisSite(Site):
 
     exact = False
 
-    def __init__(self, server: RedisServer, instances: int = 3, **options: Any) -> None:
+    def __init__(self, server: RedisServer, instances: int = 3, user: str = "", **options: Any) -> None:
         self.server = server
         server.command("FLUSHALL")
         self.reports: list[str] = []
         self.runner = asyncio.Runner()
-        self.links = [RedisLink(redis_place(server.url()), timeout=5.0) for _ in range(instances)]
+        self.links = [RedisLink(redis_place(server.url(credentials=user)), timeout=5.0) for _ in range(instances)]
         self.limiters = [
             RedisLimiter(
                 link,

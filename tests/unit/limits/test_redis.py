@@ -15,6 +15,7 @@ from gateway.limits.redis import RedisLimiter
 from gateway.limits.scripts import ADMIT, DELIVER, RENEW, key_of
 from gateway.model import Budget, Limits
 from gateway.redislink import LinkFault
+from gateway.stores import redis
 
 
 def one(**figures):
@@ -100,6 +101,23 @@ def test_a_server_that_forgot_the_scripts_is_told_them(make_redis_site):
     assert site.admitted(3, *one(requests_per_minute=5)) == 3
     site.server.command("SCRIPT", "FLUSH")
     assert site.admitted(5, *one(requests_per_minute=5)) == 2
+
+
+def test_the_rights_that_the_gateway_is_to_be_given_suffice_and_none_of_them_ends_the_trail(
+    make_redis_site, redis_server
+):
+    rights = redis.__doc__.partition(">PASSWORD ")[2].partition("\n\n")[0].replace("\\", "").split()
+    redis_server.command("ACL", "SETUSER", "limiter", "reset", "on", ">pw", *rights)
+    try:
+        site = make_redis_site(instances=2, user="limiter:pw@")
+        budgets = one(requests_per_minute=9, tokens_per_minute=90, tokens_per_day=900, concurrency=2)
+        assert site.admitted(5, *budgets, tokens=10) == 2
+        site.deliver()
+        assert site.reports == []
+        for command in (("DEL", "{gw}:audit"), ("PEXPIRE", "{gw}:audit", "1"), ("SET", "{gw}:audit", "x")):
+            assert b"no permissions" in redis_server.command("ACL", "DRYRUN", "limiter", *command)
+    finally:
+        redis_server.command("ACL", "DELUSER", "limiter")
 
 
 def test_a_flush_waits_for_something_to_tell(make_redis_site, redis_server):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.model import Budget, Credential, Limits, Principal
+from gateway.model import Budget, Credential, Limits, Principal, Priority
 from gateway.policy.access import Access, Estimate, Outage, load_access, parse_access
 from gateway.policy.document import PolicyFault
 from gateway.policy.verbs import ALL_VERBS, VERB_SETS
@@ -72,6 +72,8 @@ def test_the_examples_in_the_default_file_are_valid_together() -> None:
     assert set(access.roles) == {"user", "viewer", "operator", "admin", "batch", "on-call"}
     assert set(access.tenants) == {"acme", "research"}
     assert access.limits == Limits(600, 200_000, 20_000_000, 32)
+    assert access.roles["batch"].priority is Priority.BULK
+    assert (access.tenants["acme"].weight, access.tenants["research"].weight) == (3.0, 1.0)
     assert [issuer.name for issuer in access.issuers] == ["corporate"]
 
 
@@ -156,6 +158,75 @@ def test_verbs_of_roles_are_those_that_a_key_with_them_would_have() -> None:
     assert POLICY.verbs_of(()) == frozenset()
     assert replace(POLICY, default_roles=("viewer",)).verbs_of(()) == VERB_SETS["viewer"]
     assert parse_access("roles: {all: {admin: admin}}\ndefault_roles: []", "x").verbs_of(("all",)) == ALL_VERBS
+
+
+# --- what counts where a request has to wait
+
+
+CLASSED = parse_access(
+    """
+roles:
+  plain: {aliases: ["*"]}
+  chat: {aliases: ["*"], priority: interactive}
+  batch: {aliases: ["*"], priority: bulk, pins: true}
+  usual: {aliases: ["*"], priority: standard}
+default_roles: [batch]
+tenants:
+  acme: {weight: 2.5, aliases: [a]}
+  tiny: {weight: 0.01}
+  huge: {weight: 1000}
+""",
+    "access.yaml",
+)
+
+
+@pytest.mark.parametrize(
+    ("roles", "priority"),
+    [
+        ((), Priority.BULK),
+        (("plain",), Priority.STANDARD),
+        (("plain", "batch"), Priority.BULK),
+        (("batch", "chat", "usual"), Priority.INTERACTIVE),
+        (("batch", "usual"), Priority.STANDARD),
+        (("ghost",), Priority.STANDARD),
+        (("ghost", "batch"), Priority.BULK),
+    ],
+)
+def test_a_principal_has_the_best_priority_that_its_roles_state(roles: tuple[str, ...], priority: Priority) -> None:
+    assert CLASSED.grant(who(*roles)).priority is priority
+
+
+@pytest.mark.parametrize(("tenant", "weight"), [("acme", 2.5), ("tiny", 0.01), ("huge", 1_000.0), ("other", 1.0)])
+def test_a_tenant_has_the_weight_that_is_written_else_one(tenant: str, weight: float) -> None:
+    assert CLASSED.grant(who(tenant=tenant)).weight == weight
+
+
+def test_priorities_and_weights_that_are_none_are_faults() -> None:
+    report = faults_of(
+        """
+roles:
+  one: {priority: urgent}
+  two: {priority: [bulk]}
+  three: {priority: null}
+default_roles: []
+tenants:
+  four: {weight: 0}
+  five: {weight: .inf}
+  six: {weight: true, priority: bulk}
+"""
+    )
+    expected = "expected one of interactive, standard, bulk"
+    for line in (
+        f"x.yaml:3: roles.one.priority: {expected}",
+        f"x.yaml:4: roles.two.priority: {expected}",
+        f"x.yaml:5: roles.three.priority: {expected}",
+        "x.yaml:8: tenants.four.weight: expected a number between 0.01 and 1000",
+        "x.yaml:9: tenants.five.weight: expected a number",
+        "x.yaml:10: tenants.six.weight: expected a number",
+        "x.yaml:10: tenants.six.priority: not known; expected one of aliases, limits, weight",
+    ):
+        assert line in report, report
+    assert "urgent" not in report
 
 
 def test_grants_of_one_policy_are_not_those_of_another() -> None:

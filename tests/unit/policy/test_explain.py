@@ -7,9 +7,10 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from gateway.model import Limits, Principal
+from gateway.model import Limits, Principal, Priority
 from gateway.policy.access import parse_access
 from gateway.policy.explain import AppliedLimit, Check, explain
+from gateway.policy.grants import Standing
 
 POLICY = parse_access(
     """
@@ -17,9 +18,10 @@ roles:
   user: {aliases: ["*"]}
   team: {aliases: [shared, "team-*"], limits: {tokens_per_minute: 500}}
   viewer: {admin: viewer}
+  batch: {aliases: [shared], priority: bulk}
 default_roles: [user]
 tenants:
-  acme: {aliases: ["*-a", shared], limits: {requests_per_minute: 60}}
+  acme: {aliases: ["*-a", shared], limits: {requests_per_minute: 60}, weight: 3}
   free: {}
 limits: {requests_per_minute: 10}
 """,
@@ -52,6 +54,13 @@ def test_limits_say_whose_they_are_and_where_each_figure_comes_from() -> None:
         AppliedLimit("principal:key-1", "concurrency", 3, "key"),
         AppliedLimit("tenant:acme", "requests_per_minute", 60, "tenant acme"),
     )
+
+
+def test_what_counts_where_it_has_to_wait() -> None:
+    bulk = explain(POLICY, who("team", "batch"), "shared", exists=True)
+    assert (bulk.standing, bulk.weight) == (Standing(Priority.BULK, "role batch"), 3.0)
+    plain = explain(POLICY, who(tenant="free"), "shared", exists=True)
+    assert (plain.standing, plain.weight) == (Standing(Priority.STANDARD, "default"), 1.0)
 
 
 @pytest.mark.parametrize(

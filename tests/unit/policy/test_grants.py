@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.model import NO_LIMITS, Budget, Limits, Principal
+from gateway.model import NO_LIMITS, Budget, Limits, Principal, Priority
 from gateway.policy.globs import EVERYTHING, NOTHING, compile_globs
 from gateway.policy.grants import (
     LIMIT_BOUNDS,
@@ -14,9 +14,11 @@ from gateway.policy.grants import (
     Grant,
     Grants,
     Role,
+    Standing,
     Tenant,
     budget,
     own_figures,
+    own_standing,
     tenant_figures,
 )
 
@@ -70,6 +72,22 @@ def test_each_figure_is_found_by_itself() -> None:
         Figure("concurrency", 9, "role s"),
     )
     assert budget("principal:key-1", figures) == Budget("principal:key-1", Limits(20, 3, 1, 9))
+
+
+@pytest.mark.parametrize(
+    ("stated", "standing"),
+    [
+        ({}, Standing(Priority.STANDARD, "default")),
+        ({"a": None}, Standing(Priority.STANDARD, "default")),
+        ({"a": None, "b": Priority.BULK}, Standing(Priority.BULK, "role b")),
+        ({"a": Priority.BULK, "b": Priority.STANDARD}, Standing(Priority.STANDARD, "role b")),
+        ({"a": Priority.INTERACTIVE, "b": Priority.INTERACTIVE}, Standing(Priority.INTERACTIVE, "role a")),
+    ],
+)
+def test_a_priority_is_the_best_that_a_role_states_else_standard(
+    stated: dict[str, Priority | None], standing: Standing
+) -> None:
+    assert own_standing({name: Role(priority=priority) for name, priority in stated.items()}) == standing
 
 
 def test_a_tenants_figures() -> None:

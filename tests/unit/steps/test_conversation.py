@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.model import BodyKind, Endpoint, InferenceRequest, Principal, Route
-from gateway.steps.conversation import split_point
+from gateway.steps.conversation import session_of, split_point
 
 KEY = b"k" * 32
 ME = Principal("key-1", "acme")
@@ -52,6 +52,21 @@ def test_a_session_of_the_clients_outweighs_what_is_said():
 @pytest.mark.parametrize("odd", [b"", b"a b", b"x" * 129, b"\xff", b"a\n"])
 def test_a_session_that_is_not_plain_is_none(odd):
     assert _point(head={b"x-session-id": odd}, messages=_said("a")) == _point(messages=_said("a"))
+
+
+@pytest.mark.parametrize(
+    ("head", "session"),
+    [
+        ({}, None),
+        ({b"x-session-id": b"conversation-7"}, b"conversation-7"),
+        ({b"x-session-id": b"a" * 129}, None),
+        ({b"x-session-id": b"a b"}, None),
+        ({b"x-session-id": b"a\n"}, None),
+        ({b"x-session-id": b""}, None),
+    ],
+)
+def test_a_session_is_what_is_plain_and_short(head, session):
+    assert session_of(head) == session
 
 
 def test_parts_do_not_run_into_each_other():

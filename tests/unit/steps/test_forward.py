@@ -131,6 +131,7 @@ def test_the_headers_shown_are_ours_and_never_name_the_model_or_the_replica(fake
             b"x-request-id",
             b"x-gateway-alias",
             b"x-gateway-overhead-ms",
+            b"x-gateway-queue-ms",
         }
         assert case.exchange.sent_headers[b"x-request-id"] == b"req_1"
         assert case.exchange.sent_headers[b"x-gateway-alias"] == b"internal-general@1"

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.fleet.balance.strategies import Ask, by_two_choices
+from gateway.steps.pick import fewest
 from gateway.steps.pick import pick as pick_by
 
 ALMOST_ONE = 1 - 2**-53
@@ -163,3 +164,23 @@ def test_a_small_share_is_no_bar_where_nobody_else_has_room():
     new, full = Replica(share=0.1), Replica(1, room=1)
     for seed in range(20):
         assert pick([new, full], [], random.Random(seed).random) is new
+
+
+# --- what may exceed a limit
+
+
+@dataclass(eq=False)
+class Loaded:
+    """A replica as far as its load goes."""
+
+    in_flight: int
+    proven: bool = True
+
+
+@given(st.lists(st.builds(Loaded, st.integers(0, 9), st.booleans()), max_size=8))
+def test_the_least_busy_of_those_that_have_proved_well(replicas):
+    chosen, proven = fewest(replicas), [each for each in replicas if each.proven]
+    assert (chosen is None) == (not proven)
+    if chosen is not None:
+        assert chosen.proven
+        assert chosen.in_flight == min(each.in_flight for each in proven)

@@ -13,9 +13,10 @@ from gateway.telemetry.fields import FIELDS, record_of
 from gateway.telemetry.trace import Trace, conclude
 
 NAMES = (
-    "time", "request_id", "endpoint", "tenant", "key_id", "alias", "revision", "track", "model", "replica", "attempts",
-    "stream", "status", "error", "reason", "finish", "prompt_tokens", "cached_tokens", "completion_tokens",
-    "request_bytes", "response_bytes", "events", "ttft_ms", "tpot_ms", "overhead_ms", "duration_ms",
+    "time", "request_id", "endpoint", "tenant", "key_id", "priority", "alias", "revision", "track", "model", "replica",
+    "attempts", "stream", "status", "error", "reason", "finish", "prompt_tokens", "cached_tokens", "completion_tokens",
+    "request_bytes", "response_bytes", "events", "ttft_ms", "tpot_ms", "overhead_ms", "queue_ms",
+    "duration_ms",
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ LABELS = {
     "gen_ai_server_time_per_output_token_seconds": {*GEN_AI},
     "gen_ai_client_token_usage": {*GEN_AI, "gen_ai_token_type"},
     "gateway_overhead_seconds": {"endpoint"},
+    "gateway_queue_wait_seconds": {"priority", "outcome"},
     "gateway_requests": {"endpoint", "status"},
     "gateway_refusals": {"code"},
     "gateway_token_refusals": {"reason"},
@@ -107,6 +108,7 @@ def test_the_labels_are_these():
     metrics = Metrics()
     metrics.observe(_trace())
     metrics.observe(_trace(error="engine_error"))
+    metrics.queue_wait.at("bulk", "expired").observe(300.0)
     metrics.retries.add("reset")
     metrics.transitions.add("lost", "ejected")
     metrics.dry_runs.add("estimate", "same")

@@ -40,12 +40,18 @@ def test_lines_that_stay_are_the_same_list_and_those_that_change_are_new():
         (["a 1"], ["b " + "1" * 500, "a 1"]),
         (["b " + "1" * 500, "a 1"], ["a 1"]),
         (["a 1"], ["a 1.5e+06\r"]),
+        (["a\t1"], ["ab\t1"]),
+        (["a 1", "b 1"], ["a 1 17", "b 1"]),
+        (["a 1", "b 1"], ["a 10", "a 2", "b 1"]),
+        (["a 1", "b 1"], ['a{e="1"} 10', "b 10"]),
+        (['a{e="0"} 1', 'a{e="1"} 1', "b 1"], ['a{e="0"} 1', 'a{e="1"} 22', "b 1"]),
+        (['a{e="0"} 1', "b 1", 'a{e="1"} 1'], ['a{e="0"} 22', "b 1", 'a{e="1"} 1']),
         (["a 1"], []),
     ],
 )
 def test_a_page_that_has_changed_is_read_as_if_it_were_the_first(before, after):
     layout = Layout()
-    for lines in (before, after, after):
+    for lines in (before, before, before, after, after, before):
         text = page(*lines)
         reading = layout.page(text)
         for name in ("a", "b"):
@@ -107,3 +113,25 @@ def test_whatever_becomes_of_a_page_its_layout_changes_no_reading(seed):
         for name in random.sample(NAMES, len(NAMES)):
             assert reading.lines(name) == Exposition(text).lines(name)
         _grow(state, random)
+
+
+def test_names_whose_lines_have_changed_are_told_and_what_cannot_be_said_is_read_anew():
+    layout = Layout()
+
+    def changed(text):
+        page = layout.page(text)
+        told = layout.changed
+        for name in ("a", "b", "c", "gone"):
+            page.lines(name)
+        return told
+
+    assert changed(page("a 1", "b 1", "c 1")) is None, "the first page"
+    assert changed(page("a 1", "b 1", "c 1")) == []
+    assert changed(page("a 1", "b 22", "c 1")) == ["b"]
+    assert changed(page("longer 1", "a 22", "b 333", "c 1")) == ["a", "b"]
+    assert changed(page("longer 1", "a 22", "c 1")) == ["b"], "it is gone"
+    assert changed(page("longer 1", "a 22", "gone 1", "c 1")) == ["gone"]
+    assert changed(page("a 22", "gone 1", "c 1", "x" * 200)) is None, "a series more, maybe"
+    assert changed(b"a 22") is None, "without an end"
+    assert changed(page("a 22", "gone 1", "c 1")) is None, "nothing to compare it with"
+    assert changed(page("a 22", "gone 1", "c 1")) == []

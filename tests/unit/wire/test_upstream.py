@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,6 +131,52 @@ def test_requests_at_once_have_connections_of_their_own():
         assert server.accepted == pool.open == pool.idle == 30
 
     play(lambda asked: [0.01, *echo(asked)], body)
+
+
+HALF = b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nfour"
+
+
+@pytest.mark.parametrize(
+    ("steps", "limit", "said"),
+    [
+        ([ok(b"at once")], 100, b"at once"),
+        ([ok(b"")], 100, b""),
+        ([HALF, 0.02, b"more"], 8, b"fourmore"),
+        ([HALF, Act.HANG], 3, EngineProtocolError),
+        ([HALF, Act.HANG], 100, EngineTimeout),
+        ([HALF, 0.02, Act.CLOSE], 100, EngineReset),
+        ([chunked(b"a" * 9)[:-5], 0.02, b"0\r\n\r\n"], 100, b"a" * 9),
+    ],
+)
+def test_whoever_wants_an_answer_whole_waits_once(steps, limit, said):
+    def at_once(reading: Coroutine[Any, Any, bytes]) -> bytes | type[EngineFailure]:
+        try:
+            reading.send(None)
+        except StopIteration as ended:
+            return bytes(ended.value)
+        except EngineFailure as failure:
+            return type(failure)
+        raise AssertionError("it waits")
+
+    async def body(pool: UpstreamPool, _: ScriptedServer) -> None:
+        answer = await pool.request(head(), b"", total=0.3, whole=limit)
+        assert at_once(answer.read(limit)) == said
+        answer.close()
+        assert pool.idle == isinstance(said, bytes)
+
+    play(lambda asked: steps, body)
+
+
+def test_an_answer_that_is_wanted_whole_may_be_given_up():
+    async def body(pool: UpstreamPool, server: ScriptedServer) -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(pool.request(head(), b"", whole=100), 0.05)
+        await until(lambda: not pool.open, "a closed connection")
+        answer = await pool.request(head("next"), b"", whole=100)
+        assert await answer.read(100) == b"next"
+        answer.close()
+
+    play(lambda asked: echo(asked) if token_of(asked) == b"next" else [HALF, Act.HANG], body)
 
 
 def test_the_head_is_told_as_it_came():

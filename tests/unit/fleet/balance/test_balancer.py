@@ -77,12 +77,18 @@ class Bench:
         return replica
 
     def consider(
-        self, *texts: str, alias: str = "general", model: str = MODEL, salt: str | None = None, stream: bool = True
+        self,
+        *texts: str,
+        alias: str = "general",
+        model: str = MODEL,
+        salt: str | None = None,
+        stream: bool = True,
+        **caller: Any,
     ) -> Any:
         roles = ("user", "assistant")
         messages = [{"role": roles[place % 2], "content": text} for place, text in enumerate(texts)]
         request = InferenceRequest(CHAT, alias, {"messages": messages}, stream=stream)
-        return self.balancer.consider(request, alias, model, salt)
+        return self.balancer.consider(request, alias, model, salt, **{"request_id": "req_1", **caller})
 
     def send(self, *texts: str, **fields: Any) -> tuple[Replica, Any]:
         """A request that is sent now."""
@@ -262,6 +268,25 @@ def test_a_replica_that_is_half_as_fast_is_found_out_and_gets_less():
 
 
 # --- what is learned
+
+
+def test_of_a_pace_that_is_well_known_not_every_first_token_teaches():
+    def steps(gap: float) -> float:
+        """The step that is learned where it has halved of late."""
+        bench = Bench(1, strategy="estimate")
+        replica = bench.replicas[0]
+        for number in range(300):
+            replica.pace.note_first_token(uncached=8_000, ahead=0, seconds=1.05, now=bench.now + number)
+        bench.now += 300.0
+        for number in range(200):
+            lane = bench.to(replica, text(number, 32_000))
+            lane.enter()
+            bench.now += gap
+            lane.answered()
+            lane.leave()
+        return replica.pace.prefill
+
+    assert steps(0.001) < steps(0.03)  # a few of two hundred first tokens, and all of them
 
 
 def test_a_first_token_teaches_the_pace_once():
@@ -517,7 +542,7 @@ def test_an_index_is_as_large_as_the_engine_says_its_cache_is_within_bounds(toke
 
 
 def test_an_index_follows_what_its_engine_tells_later_and_what_tokens_weigh():
-    bench = Bench(1, strategy="estimate")
+    bench = Bench(2, strategy="estimate")
     replica = bench.replicas[0]
     bench.weighed(replica, text(1, 20_000))
     replica.reading = reading(kv_tokens=1_000)
@@ -532,7 +557,7 @@ def test_an_index_follows_what_its_engine_tells_later_and_what_tokens_weigh():
 
 
 def test_an_index_shrinks_where_the_engine_finds_less_than_is_believed_and_grows_back():
-    bench = Bench(1, strategy="estimate")
+    bench = Bench(2, strategy="estimate")
     replica = bench.replicas[0]
 
     def scraped(queries: float, hits: float) -> int:
@@ -554,7 +579,7 @@ def test_an_index_shrinks_where_the_engine_finds_less_than_is_believed_and_grows
 
 
 def test_an_engine_that_counts_no_hits_has_the_room_that_it_has():
-    bench = Bench(1, strategy="estimate")
+    bench = Bench(2, strategy="estimate")
     replica = bench.replicas[0]
     replica.reading = reading(kv_tokens=100_000)
     for _ in range(30):
@@ -572,6 +597,147 @@ def test_one_that_has_shown_little_is_taken_for_what_is_usual_in_its_pool():
     bench.level(*bench.replicas, stranger)
     assert bench.replicas[3].pace.prefill == pytest.approx(2_000, rel=0.1)
     assert stranger.pace.prefill == Prior().prefill
+
+
+# --- one replica alone
+
+
+def test_where_one_replica_serves_a_model_and_no_other_may_its_prompts_are_not_looked_at():
+    bench = Bench(1, strategy="estimate")
+    bench.serve(text(1))
+    known = len(bench.pool().table)
+    assert known > 0
+    bench.level()
+    chosen, lane = bench.send(text(2))
+    assert lane is chosen
+    lane.leave()
+    assert len(bench.pool().table) == known
+    chosen.room = 0
+    assert bench.consider(text(3)).among(bench.replicas) is None
+
+
+@pytest.mark.parametrize("models", [(MODEL,), ("other",), ()])
+def test_they_are_where_another_is_listed_that_may_serve_it_though_it_does_not_now(models):
+    bench = Bench(2, strategy="estimate")
+    serving, out = bench.replicas
+    bench.serve("x")
+    out.seen = Seen(models=models)
+    out.take(Sign.FAILING)
+    bench.level()
+    assert (bench.consider(text(1)).lane(serving) is serving) == (models == ("other",))
+
+
+def test_when_a_second_one_is_listed_prompts_are_looked_at_again():
+    bench = Bench(1, strategy="estimate")
+    bench.serve("x")
+    bench.level()
+    bench.replicas.append(bench.replica(5))
+    assert {bench.serve(text(number)) for number in range(20)} == set(bench.replicas)
+    bench.level()
+    first = bench.serve(text(1))
+    assert {bench.serve(text(1)) for _ in range(5)} == {first}
+
+
+# --- hundreds
+
+
+def test_among_hundreds_conversations_stay_and_all_get_some():
+    bench = Bench(100, strategy="estimate")
+    replicas = tuple(bench.replicas)
+    bench.replicas = replicas  # type: ignore[assignment]
+    places = Counter()
+    for number in range(400):
+        said = [text(number, 600)]
+        first = bench.serve(*said)
+        places[first] += 1
+        assert bench.serve(*said, text("answer", 500), text("question", 500)) is first
+    assert len(places) > 90
+    assert max(places.values()) < 20
+
+
+def test_among_hundreds_the_free_one_is_found():
+    bench = Bench(100, strategy="estimate")
+    bench.replicas = tuple(bench.replicas)  # type: ignore[assignment]
+    free = bench.replicas[70]
+    for replica in bench.replicas:
+        if replica is not free:
+            bench.to(replica, text(replica.id, 80_000)).enter()
+    bench.now += 0.2
+    assert bench.serve(text(1)) is free
+
+
+def test_among_hundreds_one_that_holds_the_prompt_is_found_wherever_it_stands():
+    bench = Bench(100, strategy="estimate")
+    bench.replicas = tuple(bench.replicas)  # type: ignore[assignment]
+    holder = bench.replicas[33]
+    for number in range(10):
+        bench.weighed(holder, text(number, 8_000))
+    assert {bench.serve(text(number, 8_000)) for number in range(10)} == {holder}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_among_hundreds_one_that_has_room_is_found_or_none(name):
+    bench = Bench(100, strategy=name, dry_run=name)
+    bench.replicas = tuple(bench.replicas)  # type: ignore[assignment]
+    for replica in bench.replicas:
+        replica.room = 0
+    assert bench.consider(text(1)).among(bench.replicas) is None
+    bench.replicas[70].room = 1
+    for number in range(20):
+        assert bench.consider(text(number)).among(bench.replicas) is bench.replicas[70]
+    assert {told.chosen for told in bench.balancer.decisions._kept} == {None, bench.replicas[70].id}
+    assert max(len(told.seen) for told in bench.balancer.decisions._kept) < 60
+
+
+# --- sessions that clients name
+
+
+def test_what_a_client_names_stays_together_whatever_it_says():
+    bench = Bench(5, strategy="session")
+    for number in range(20):
+        places = {bench.serve(text(each), tenant="one", session=b"s%d" % number) for each in range(6)}
+        assert len(places) == 1
+    assert len({bench.serve(text(number), tenant="one", session=b"s%d" % number) for number in range(40)}) == 5
+
+
+def test_two_tenants_equal_names_are_two_sessions():
+    bench = Bench(5, strategy="session")
+    assert len({bench.serve(text(1), tenant=f"tenant-{number}", session=b"same") for number in range(40)}) == 5
+
+
+def test_a_name_is_for_sessions_alone():
+    bench = Bench(3, strategy="estimate")
+    assert len({bench.serve(text(number), session=b"same") for number in range(30)}) == 3
+
+
+def test_instances_agree_on_a_session_and_nobody_without_the_key_can_tell_where_it_goes():
+    one, other = Bench(8, strategy="session"), Bench(8, strategy="session")
+    other.balancer._key = b"x" * 32
+    names = [b"s%d" % number for number in range(40)]
+    places = [[bench.serve("x", session=name).id for name in names] for bench in (one, Bench(8, strategy="session"))]
+    assert places[0] == places[1]
+    assert places[0] != [other.serve("x", session=name).id for name in names]
+
+
+# --- what is told of it afterwards
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_attempt_is_kept_with_what_was_known(name):
+    bench = Bench(3, strategy=name)
+    choice = bench.consider(text(1, 8_000), request_id="req_7", alias="special")
+    first = choice.among(bench.replicas)
+    choice.lane(first)
+    second = choice.among([replica for replica in bench.replicas if replica is not first])
+    told = bench.balancer.decisions.of("req_7")
+    assert (told.alias, told.model, told.strategy, told.attempt, told.pool) == ("special", MODEL, name, 2, 2)
+    assert (told.chosen, told.now) == (second.id, bench.now)
+    assert (told.tokens > 1_500) == (told.size > 6_000) == (name in WEIGHING)
+    assert {seen[0] for seen in told.seen} == {replica.id for replica in bench.replicas} - {first.id}
+    assert all((seen[1] is not None) == (name == "estimate") for seen in told.seen)
+    if name in WEIGHING:
+        bench.to(first, text(1, 8_000), request_id="req_8")
+        assert bench.balancer.decisions.of("req_8").held[first.id] > 6_000
 
 
 # --- a strategy that is only asked

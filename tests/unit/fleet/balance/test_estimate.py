@@ -43,8 +43,18 @@ def test_the_total_is_the_sum_times_the_factor():
 # --- queue
 
 
-def test_what_waits_what_was_sent_and_what_others_sent_add_up():
-    assert terms(queued=5000, sent=2000, others=1000).queue == pytest.approx(0.8)
+def test_what_waits_and_what_was_sent_since_add_up():
+    assert terms(queued=5000, sent=2000).queue == pytest.approx(0.7)
+
+
+def test_what_instances_know_of_each_other_adds_up_and_what_the_engine_counted_of_it_does_not_count_twice():
+    assert terms(unanswered=2000, others=3000).queue == pytest.approx(0.5)
+    assert terms(queued=4000, sent=500, unanswered=2000, others=3000).queue == pytest.approx(0.5)
+    assert terms(queued=6000, sent=500, unanswered=2000, others=3000).queue == pytest.approx(0.65)  # of somebody else
+
+
+def test_own_first_tokens_say_nothing_of_what_others_wait_for():
+    assert terms(unanswered=2000, others=3000, quiet=60.0).queue == pytest.approx(0.35)
 
 
 def test_the_engine_works_off_its_queue_after_the_scrape():

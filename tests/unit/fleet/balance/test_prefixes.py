@@ -47,6 +47,47 @@ def test_what_was_noted_is_held_and_nothing_else():
     assert len(table) == 30
 
 
+def test_of_a_few_replicas_the_same_is_said_as_of_all():
+    table, indexes = open_table(*[PLENTY] * 40)
+    random = Random(4)
+    whole = prompt(blocks(random, 60))
+    for place, index in enumerate(indexes[:-2]):
+        index.note(prompt(whole.chain[: 1 + (place * 7) % 50]))
+    runs, all_ = table.runs(whole), table.held_by_all(whole)
+    assert len(all_) == 38
+    assert [size for size, _ in runs] == sorted({*all_.values()})
+    names = ["r3", "r39", "gone", "r17", "r0"]
+    assert table.held_by(names, runs) == {name: all_[name] for name in names if name in all_}
+    assert table.held_by(names, []) == {}
+    indexes[3].close()
+    assert "r3" not in table.held_by(names, table.runs(whole))
+    table.open("r99", PLENTY).note(whole)
+    assert table.held_by(["r3", "r99"], table.runs(whole)) == {"r99": reach(60)}
+
+
+def test_who_holds_the_most_is_named_and_not_what_half_of_all_hold():
+    table, indexes = open_table(*[PLENTY] * 20)
+    whole = prompt(blocks(Random(5), 60))
+    for index in indexes[:15]:
+        index.note(prompt(whole.chain[:5]))
+    assert table.deepest(table.runs(whole), 4, 20) == []
+    indexes[2].note(prompt(whole.chain[:30]))
+    indexes[7].note(whole)
+    assert table.deepest(table.runs(whole), 4, 20) == ["r7", "r2"]
+    assert table.deepest(table.runs(whole), 1, 20) == ["r7"]
+    assert table.deepest(table.runs(whole), 4, 256) == ["r7", "r2", "r0", "r1"]
+
+
+def test_a_prompt_that_the_youngest_generation_has_to_its_end_changes_nothing():
+    table, (index,) = open_table(PLENTY)
+    sent = prompt(blocks(Random(6), 30))
+    index.note(sent)
+    before = (index.size, len(table), len(index._generations[-1].blocks))
+    index.note(sent)
+    index.note(prompt(sent.chain[:7]))
+    assert (index.size, len(table), len(index._generations[-1].blocks)) == before
+
+
 def test_a_prompt_is_held_as_far_as_it_is_known():
     table, (one, other) = open_table(PLENTY, PLENTY)
     random = Random(2)

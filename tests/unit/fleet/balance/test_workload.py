@@ -66,6 +66,10 @@ class Story:
         current = (self.process, self.scrape)
         return sum(round(each.tokens) for each in self.open if (each.process, each.scrape) == current)
 
+    def pending(self) -> int:
+        unshown = [e for e in self.open if not e.streamed and (e.process, e.scrape) == (self.process, self.scrape)]
+        return self.unanswered() + sum(round(each.tokens) for each in unshown)
+
     def begin(self, tokens: float, *, streamed: bool) -> None:
         if streamed and not self.unanswered():
             self.quiet_from = self.now
@@ -94,6 +98,7 @@ class Story:
     def check(self) -> None:
         seen = load(self.work, self.now)
         assert (seen.unanswered, seen.sent) == (self.unanswered(), self.sent())
+        assert self.work.pending == self.pending()
         assert seen.quiet == (self.now - self.quiet_from if self.unanswered() else 0.0)
 
 
@@ -249,6 +254,72 @@ def test_what_is_usual_of_a_request_follows_slowly():
     assert load(work).queued == pytest.approx(200.0)
 
 
+# --- other instances
+
+
+def test_requests_of_others_count_beside_the_own_ones():
+    work = Workload(Prior())
+    work.began(500.0, NOW)
+    work.heard_of_others(3, 2_000)
+    seen = load(work, in_flight=1)
+    assert (seen.in_flight, seen.unanswered, seen.others, seen.sent) == (4, 500, 2_000, 2_500)
+    assert work.others_in_flight == 3
+    assert work.pending == 500
+    work.heard_of_others(0, 0)
+    seen = load(work, in_flight=1)
+    assert (seen.in_flight, seen.unanswered, seen.others, seen.sent) == (1, 500, 0, 500)
+
+
+def test_what_the_scrape_saw_of_others_is_not_taken_for_sent_since():
+    work = Workload(Prior())
+    work.heard_of_others(2, 2_000)
+    work.scraped(reading(waiting=2), NOW)
+    assert load(work).sent == 0
+    work.heard_of_others(3, 2_700)
+    assert load(work).sent == 700
+    work.heard_of_others(1, 900)  # more were answered than came
+    assert load(work).sent == 0
+    work.scraped(reading(waiting=1), NOW)
+    work.heard_of_others(2, 1_000)
+    assert load(work).sent == 100
+
+
+@given(st.integers(0, 50_000), st.integers(0, 50_000), st.integers(0, 50_000), st.integers(1, 20))
+def test_no_request_of_another_instance_is_missed_and_none_counts_twice(own, before, since, waiting):
+    """``before`` the scrape and ``since``, all of them waiting, and as long as the mean when the engine counts them."""
+    work = Workload(Prior())
+    work.began(own, NOW)
+    work.heard_of_others(waiting, before)
+    work.scraped(reading(waiting=waiting), NOW)
+    mean = load(work).queued / waiting
+    work.heard_of_others(2 * waiting, before + since)
+    ahead = estimate(load(work), 0.0, work.pace).queue * work.pace.prefill
+    assert ahead == pytest.approx(max(own + before, mean * waiting) + since)
+
+
+def test_news_of_others_voids_a_quote_and_what_is_no_news_does_not():
+    work = Workload(Prior())
+    quoted(work)
+    work.heard_of_others(0, 0)
+    assert work.quote.holds(NOW)
+    for figures in ((1, 0), (1, 5)):
+        work.heard_of_others(*figures)
+        assert not work.quote.holds(NOW)
+        quoted(work)
+        work.heard_of_others(*figures)
+        assert work.quote.holds(NOW)
+
+
+def test_a_batch_that_others_fill_is_full():
+    work = Workload(Prior())
+    full_at(work, 4)
+    quoted(work)
+    assert work.ahead(3, NOW) is not None
+    work.heard_of_others(1, 0)
+    quoted(work)
+    assert work.ahead(3, NOW) is None
+
+
 # --- a new process
 
 
@@ -257,12 +328,15 @@ def test_of_the_process_before_nothing_holds():
     kept, pace, epoch = work.quote, work.pace, work.epoch
     full_at(work, 4)
     work.began(900.0, NOW)
+    work.began(100.0, NOW, streamed=False)
+    work.heard_of_others(2, 700)
     work.ended(3.0)
     for _ in range(20):
         work.pace.note_first_token(uncached=8_000.0, ahead=0.0, seconds=20.0, now=NOW)
     assert work.pace.prefill < Prior().prefill
     work.reset()
     assert load(work) == load(fresh)
+    assert (work.others_in_flight, work.pending) == (0, 0)
     assert work.pace is not pace
     assert (work.pace.prefill, work.pace.step, work.pace.slots) == (Prior().prefill, Prior().step, None)
     assert work.quote is kept  # whoever has it goes on having the one that counts

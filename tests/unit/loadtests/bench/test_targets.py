@@ -7,6 +7,7 @@ import pytest
 
 from gateway.policy.live import load_policy
 from loadtests.bench import install, targets
+from loadtests.bench.procs import StartFailed
 from loadtests.bench.targets import TARGETS, Stage, Target
 
 
@@ -72,3 +73,11 @@ def test_a_failed_command_is_named_with_its_last_words(tmp_path: Path) -> None:
         install.run(["sh", "-c", "echo first >&2; echo no space left >&2; exit 3"], tmp_path)
     with pytest.raises(install.InstallFailed, match="no-such-command"):
         install.run(["no-such-command"], tmp_path)
+
+
+def test_a_key_may_have_a_role_of_the_target_s_own_policy(tmp_path: Path) -> None:
+    access = targets.gateway_policies(stage(tmp_path)) / "access.yaml"
+    access.write_text("roles: {nightly: {aliases: ['*']}}\ndefault_roles: []\n")
+    assert targets.gateway_key(stage(tmp_path), "night", ["--role", "nightly"])
+    with pytest.raises(StartFailed, match="expected roles of the access policy"):
+        targets.gateway_key(stage(tmp_path), "day", ["--role", "daily"])

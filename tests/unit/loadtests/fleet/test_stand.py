@@ -18,13 +18,13 @@ def played(tmp_path, monkeypatch):
     """A gateway whose process is a script in place of ``gateway serve``."""
     commands: list[list[str]] = []
 
-    def start(script: str, routing=None, engines=("http://127.0.0.1:1", "http://127.0.0.1:2")) -> Gateway:
+    def start(script: str, routing=None, engines=("http://127.0.0.1:1", "http://127.0.0.1:2"), access=None) -> Gateway:
         def process(name, command, folder, cores, *, environ):
             commands.append(list(command))
             return Process(name, [sys.executable, "-c", script], folder, cores, environ=environ)
 
         monkeypatch.setattr(stand, "Process", process)
-        gateway = Gateway(Plan(engines, routing or {}, CORES), tmp_path)
+        gateway = Gateway(Plan(engines, routing or {}, CORES, access or {}), tmp_path)
         opened.append(gateway)
         return gateway
 
@@ -48,6 +48,20 @@ def test_it_is_started_with_every_engine_and_the_shipped_policies(played, tmp_pa
 def test_sections_of_the_plan_take_the_place_of_the_shipped_ones(played, tmp_path: Path) -> None:
     played("", {"warmup": {"shapes": []}})
     assert yaml.safe_load((tmp_path / "policies" / "routing.yaml").read_text()) == {"warmup": {"shapes": []}}
+    assert "unlisted_tenants" in yaml.safe_load((tmp_path / "policies" / "access.yaml").read_text())
+
+
+def test_who_may_do_what_can_be_said_as_well(played, tmp_path: Path) -> None:
+    played("", access={"roles": {}})
+    assert yaml.safe_load((tmp_path / "policies" / "access.yaml").read_text()) == {"roles": {}}
+
+
+def test_a_key_is_made_with_the_options_that_are_asked_for(played, monkeypatch) -> None:
+    made = []
+    monkeypatch.setattr(stand, "gateway_key", lambda stage, name, options: made.append((name, *options)) or "sk-x")
+    gateway = played("")
+    assert [gateway.key(), gateway.key("a", ["--tenant", "t"])] == ["sk-x", "sk-x"]
+    assert made == [("gateway",), ("a", "--tenant", "t")]
 
 
 def test_replicas_are_counted_by_the_lines_about_them(played) -> None:

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from loadtests.routing.client import Answered, play, request
-from loadtests.routing.targets import Endpoint
+from loadtests.routing.place import Endpoint
 from loadtests.routing.traffic import Message, Turn
 
 ENDPOINT = Endpoint(8080, "sk-x")

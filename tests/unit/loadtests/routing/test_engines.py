@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from loadtests.routing.engines import Counted, Counters, Stalls, Told, said, since, watch
+from loadtests.routing.engines import Counted, Counters, Fleet, Stalls, Told, said, since, watch
 from loadtests.routing.scenarios import USUAL
 
 
@@ -23,6 +23,30 @@ def test_an_answer_of_the_process_is_read_into_counters() -> None:
         }
     )
     assert said(line) == Told([Counters(7, 3, 1), Counters(0, 0, 0)], 0.25)
+
+
+class _Process:
+    """Stands in for the process of the engines."""
+
+    pid = 77
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def tell(self, line: str) -> None:
+        self.told.append(line)
+
+    def hear(self) -> str:
+        first = {"ports": [4001, 4002], "oracle": 4711}
+        later = {"engines": [{"queries": len(self.told), "hits": 0, "preemptions": 0}], "stall": 0.0}
+        return json.dumps(later if self.told else first)
+
+
+def test_a_fleet_knows_where_its_engines_and_their_oracle_listen() -> None:
+    fleet = Fleet(_Process())  # type: ignore[arg-type]
+    assert fleet.urls == ["http://127.0.0.1:4001", "http://127.0.0.1:4002"]
+    assert (fleet.oracle, fleet.pid) == (4711, 77)
+    assert fleet.ask().engines == [Counters(1)]
 
 
 def test_the_longest_stall_is_told_once() -> None:

@@ -42,12 +42,33 @@ def test_runs_are_put_together() -> None:
 
 
 def test_nothing_measured_is_no_figure() -> None:
-    row = figures([])
+    row = figures([], 1.0)
     assert (row.requests, row.errors, row.preemptions) == (0, 0, 0)
-    assert row.hit_rate is row.most is row.late_p99 is row.starved is row.ttft.p99 is None
+    assert row.goodput is row.hit_rate is row.most is row.late_p99 is row.starved is row.ttft.p99 is None
 
 
 def test_different_errors_are_shown_once_each() -> None:
     errors = ["a", "b", "a", "c"]
     assert first_errors([Run([answered(None, error=error) for error in errors], [])], 2) == ["a", "b"]
     assert first_errors([Run([answered(0.1)], [])], 2) == []
+
+
+def test_goodput_counts_what_came_in_time_and_whole_for_each_second() -> None:
+    run = Run([answered(0.1), answered(0.5), answered(0.51), answered(0.1, error="cut"), answered(None)], [], seconds=4)
+    assert figures([run], 0.5).goodput == pytest.approx(0.5)
+    assert figures([run, run], 0.5).goodput == pytest.approx(0.5), "of all seconds together"
+    assert figures([run]).goodput is None
+
+
+@pytest.mark.parametrize(
+    ("run", "trusted"),
+    [
+        (Run([answered(0.1)], []), True),
+        (Run([answered(0.1, late=0.06)], []), False),
+        (Run([answered(0.1)], [], starved=0.11), False),
+        (Run([answered(0.1)], [], stall=0.11), False),
+        (Run([answered(0.1, late=0.04)], [], starved=0.1, stall=0.1), True),
+    ],
+)
+def test_figures_of_a_host_that_was_too_busy_are_not_trusted(run: Run, trusted: bool) -> None:
+    assert figures([run]).trusted is trusted

@@ -16,7 +16,9 @@ def prompt_bytes(turns: list[Turn]) -> int:
 
 
 def test_the_kinds_of_load_are_all_there_once() -> None:
-    assert [each.name for each in SCENARIOS] == ["retrieval", "chat", "mixed", "slow-replica", "bursts"]
+    assert [each.name for each in SCENARIOS] == [
+        *("retrieval", "chat", "mixed", "slow-replica", "bursts", "two-instances")
+    ]
 
 
 def test_selecting_keeps_the_order_of_the_table() -> None:
@@ -68,3 +70,18 @@ def test_the_slow_replica_is_half_as_fast_in_all() -> None:
     assert HALF.step_time == USUAL.step_time * 2
     assert HALF.step_time_per_sequence == USUAL.step_time_per_sequence * 2
     assert scenarios.by_name("slow-replica").replicas.count(HALF) == 1
+
+
+def test_two_instances_stand_before_the_load_of_chat() -> None:
+    chat, both = scenarios.by_name("chat"), scenarios.by_name("two-instances")
+    assert (both.traffic, both.replicas, both.limit) == (chat.traffic, chat.replicas, chat.limit)
+    assert [each.name for each in SCENARIOS if each.instances != 1] == ["two-instances"]
+    assert both.instances == 2
+
+
+@EACH
+def test_an_idle_replica_is_within_the_limit_of_nearly_all(scenario: Scenario) -> None:
+    turns = scenario.traffic.turns(Random(6), 100.0)
+    tokens = sorted(sum(len(message.content.split()) for message in turn.messages) for turn in turns)
+    slowest = min(spec.prefill_tokens_per_second for spec in scenario.replicas)
+    assert tokens[int(len(tokens) * 0.9)] / slowest < scenario.limit

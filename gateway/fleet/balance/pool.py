@@ -1,0 +1,109 @@
+"""What is known of the replicas of one served model together: who holds which prompts, and what a token weighs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.fleet.balance.pace import BytesPerToken
+from gateway.fleet.balance.prefixes import PrefixIndex, PrefixTable
+from gateway.fleet.balance.prompt import Prompt
+from gateway.fleet.balance.shortlist import Shortlist
+from gateway.fleet.replica import Replica
+from gateway.fleet.signals import Reading, Signal
+
+_ROOM = 64 * 1024 * 1024  # bytes of prompts that an engine is taken to keep if it does not say
+_MOST_ROOM = 4 * _ROOM  # and if it says more: what is kept of them here takes memory too
+_TELLING = 20_000  # prompt tokens of an engine's count from which a share of hits tells something
+# Bytes a token move little: after so many counts, one in a few teaches as much as all.
+_LESSONS, _PART = 256, 8
+
+
+class Held:
+    """What one replica is believed to hold, and how far that was believed of prompts since it was last compared.
+
+    ``hits`` and ``queries`` are the engine's own counters then, in tokens. ``taught`` is when a first token taught its
+    pace the last time.
+    """
+
+    __slots__ = ("believed", "hits", "index", "queries", "size", "taught")
+
+    def __init__(self, index: PrefixIndex, reading: Reading | None) -> None:
+        self.index = index
+        self.taught = 0.0
+        self.begin(*(0.0, 0.0) if reading is None else _cache_counters(reading))
+
+    def begin(self, hits: float, queries: float) -> None:
+        """Compare what comes from here on."""
+        self.believed = self.size = 0.0
+        self.hits, self.queries = hits, queries
+
+
+def _cache_counters(reading: Reading) -> tuple[float, float]:
+    return reading.values.get(Signal.CACHE_HITS, 0.0), reading.values.get(Signal.CACHE_QUERIES, 0.0)
+
+
+class Pool:
+    """What is known of all replicas of one served model: which beginnings of prompts each holds, and bytes a token.
+
+    ``alone``: one replica serves it, and no other is listed that may. Then there is nothing to choose by what it holds,
+    nor will there be soon, and prompts are not looked at; a second replica begins with a first one that is taken to
+    hold nothing, which costs each conversation a hit at most. Where others are listed, be they out for now, the one
+    that is left is known when they are back.
+    """
+
+    def __init__(self) -> None:
+        self.table = PrefixTable()
+        self.scale = BytesPerToken()
+        self.alone = False
+        self._held: dict[str, Held] = {}
+        self._shortlist: Shortlist[Replica] | None = None
+        self._lessons = 0
+
+    def shortlist(self, candidates: Sequence[Replica]) -> Shortlist[Replica]:
+        """That of these candidates: they stay the same until a replica comes or goes."""
+        found = self._shortlist
+        if found is None or found.candidates is not candidates:
+            found = self._shortlist = Shortlist(candidates)
+        return found
+
+    def learn(self, size: int, tokens: float) -> None:
+        """A prompt of so many bytes was so many tokens, as an engine counted them."""
+        self._lessons += 1
+        if self._lessons <= _LESSONS or not self._lessons % _PART:
+            self.scale.note(size, tokens)
+
+    def note(self, replica: Replica, prompt: Prompt, believed: float) -> Held:
+        """The prompt goes to a replica that is believed to hold so many bytes of it."""
+        held = self._held.get(replica.id)
+        if held is None:
+            index = self.table.open(replica.id, self._room(replica))
+            held = self._held[replica.id] = Held(index, replica.reading)
+        held.index.note(prompt)
+        held.believed += believed
+        held.size += prompt.size
+        return held
+
+    def review(self, replica: Replica) -> None:
+        """Have its index keep as much as its engine does, by what that says and, once it tells enough, by its hits."""
+        held, reading = self._held.get(replica.id), replica.reading
+        if held is None or reading is None:
+            return
+        held.index.resize(self._room(replica))
+        hits, queries = _cache_counters(reading)
+        asked = queries - held.queries
+        if 0 <= asked < _TELLING:
+            return
+        if asked > 0 and held.size:
+            held.index.correct(held.believed / held.size, min(max((hits - held.hits) / asked, 0.0), 1.0))
+        held.begin(hits, queries)
+
+    def _room(self, replica: Replica) -> int:
+        """Bytes of prompts that its engine keeps, where it says."""
+        tokens = replica.reading.values.get(Signal.KV_TOKENS) if replica.reading is not None else None
+        return int(min(tokens * self.scale.value, _MOST_ROOM)) if tokens else _ROOM
+
+    def forget(self, replica_id: str) -> None:
+        """The replica holds nothing any more, or is gone."""
+        held = self._held.pop(replica_id, None)
+        if held is not None:
+            held.index.close()

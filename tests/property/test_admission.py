@@ -1,0 +1,490 @@
+"""The queue and its gate under any order of events: fair, in order, within bounds, and nothing is lost or left over."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from gateway.admission.drain import DrainMeter
+from gateway.admission.flows import MOST_TOKENS, QUANTUM, Flows, Ticket
+from gateway.admission.gate import Claim, Gate
+from gateway.admission.limit import UNLIMITED, places
+from gateway.admission.mix import Mix
+from gateway.admission.outcomes import Outcome
+from gateway.admission.queue import STARVED_EVERY, FairQueue, QueueFull
+from gateway.errors import GatewayError
+from gateway.model import Priority
+from gateway.policy.admission import Admission, PerClass
+
+STEADY = settings(deadline=None, derandomize=True)
+CLASSES = tuple(Priority)
+PRIORITIES = st.sampled_from(CLASSES)
+TENANTS = st.sampled_from(["a", "b", "c"])
+ALIASES = st.sampled_from(["x", "y"])
+TOKENS = st.integers(0, 10_000) | st.sampled_from([-1, 0, 1, 10**9, 10**30])
+WEIGHTS = st.sampled_from([0.01, 0.5, 1.0, 3.0, 1_000.0])
+SHARES = st.sampled_from([PerClass(1, 1, 1), PerClass(1, 0.8, 0.5), PerClass(0.9, 0.4, 0.01)])
+STARVES = st.sampled_from([PerClass(0, 0, 0), PerClass(0, 10, 30), PerClass(0, 1, 1), PerClass(0, 5, 0)])
+POLICIES = st.builds(
+    Admission,
+    queue=st.integers(0, 6),
+    queue_bytes=st.sampled_from([0, 50, 100, 1 << 30]),
+    wait=st.sampled_from([PerClass(30, 60, 300), PerClass(5, 5, 5)]),
+    share=SHARES,
+    starve=STARVES,
+)
+
+
+def ticket(number: int, tenant: str, tokens: int, weight: float, priority: Priority = Priority.STANDARD, **kwargs):
+    given = {"alias": "x", "size": 1, "deadline": 1e9, "entered": 0.0, **kwargs}
+    return Ticket(number=number, tenant=tenant, tokens=tokens, weight=weight, priority=priority, **given)
+
+
+# --- fairness
+
+
+@STEADY
+@given(
+    st.lists(
+        st.tuples(WEIGHTS, st.lists(st.integers(0, 20_000), min_size=1, max_size=40)),
+        min_size=2,
+        max_size=5,
+    ),
+    st.data(),
+)
+def test_two_that_wait_get_as_much_for_each_unit_of_weight_over_any_time(tenants, data):
+    """Within a quantum and the largest request of each; from the beginning, of one of them."""
+    flows = Flows()
+    for index, (weight, costs) in enumerate(tenants):
+        for number, cost in enumerate(costs):
+            flows.add(ticket(1_000 * index + number, str(index), cost, weight))
+    one, other = data.draw(st.permutations(range(len(tenants))))[:2]
+    left = [len(costs) for _, costs in tenants]
+    served = [0.0 for _ in tenants]
+    apart = [0.0]
+    while left[one] and left[other]:
+        taken = flows.next()
+        index = int(taken.tenant)
+        left[index] -= 1
+        served[index] += taken.tokens / taken.weight
+        apart.append(served[one] - served[other])
+    largest = [max(1, *costs) / weight for weight, costs in (tenants[one], tenants[other])]
+    slack = 1e-6 * (1 + max(map(abs, apart)))
+    assert max(map(abs, apart)) <= QUANTUM + max(largest) + slack
+    assert max(apart) - min(apart) <= QUANTUM + sum(largest) + slack
+
+
+@STEADY
+@given(st.lists(st.tuples(TENANTS, TOKENS, WEIGHTS), min_size=1, max_size=60))
+def test_all_are_served_and_each_tenant_in_order(asked):
+    flows = Flows()
+    for number, (tenant, tokens, weight) in enumerate(asked):
+        flows.add(ticket(number, tenant, tokens, weight, entered=float(number)))
+    served = [flows.next() for _ in asked]
+    assert sorted(each.number for each in served) == list(range(len(asked)))
+    for tenant in "abc":
+        numbers = [each.number for each in served if each.tenant == tenant]
+        assert numbers == sorted(numbers)
+    assert (len(flows), flows.tokens, flows.weight, flows.oldest) == (0, 0, 0.0, None)
+
+
+@STEADY
+@given(
+    st.lists(st.tuples(TENANTS, st.integers(1, 5_000)), max_size=30),
+    TENANTS,
+    st.integers(1, 5_000),
+)
+def test_no_more_is_served_before_a_newcomer_than_is_told(asked, tenant, tokens):
+    """But for a quantum of each other tenant, for the round that it comes into."""
+    flows = Flows()
+    for number, (each, cost) in enumerate(asked):
+        flows.add(ticket(number, each, cost, 1.0))
+    mine = ticket(99, tenant, tokens, 1.0)
+    told = flows.ahead(mine)
+    flows.add(mine)
+    before = 0
+    while (taken := flows.next()) is not mine:
+        before += taken.tokens
+    assert before <= told.tokens + 2 * (QUANTUM + 5_000)
+    assert told.tokens <= sum(cost for _, cost in asked)
+    assert told.requests <= len(asked) + 1e-9
+
+
+# --- the queue, beside a plain list of what should wait
+
+
+class Crowded(Mix):
+    """The classes above any may need all that is held back for them."""
+
+    def above(self, model: str, priority: Priority) -> float:
+        return 1e9
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Whatever comes, goes and changes: the queue is what a list would be, searched from end to end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.policy = Admission()
+        self.queue = FairQueue(lambda: self.policy)
+        self.waiting: list[Ticket] = []  # in order of arrival
+        self.gone: list[Ticket] = []
+        self.number = 0
+        self.now = 1_000.0
+        self.since_starved = STARVED_EVERY
+
+    @initialize(policy=POLICIES)
+    def begin(self, policy):
+        self.policy = policy
+
+    @rule(policy=POLICIES)
+    def change(self, policy):
+        self.policy = policy
+
+    @rule(seconds=st.sampled_from([0.1, 4.0, 20.0, -50.0, 1e9]))
+    def pass_time(self, seconds):
+        self.now += seconds
+
+    @rule(
+        tenant=TENANTS,
+        tokens=TOKENS,
+        weight=WEIGHTS,
+        priority=PRIORITIES,
+        alias=ALIASES,
+        size=st.integers(0, 60) | st.just(10**12),
+        earlier=st.just(0.0) | st.floats(0, 50),
+    )
+    def offer(self, tenant, tokens, weight, priority, alias, size, earlier):
+        self.number += 1
+        each = ticket(self.number, tenant, tokens, weight, priority, alias=alias, size=size, entered=self.now - earlier)
+        held = [one for one in self.waiting if one.alias == alias]
+        below = sorted((one for one in held if one.priority.rank > priority.rank), key=self._evicted_first)
+        expected = []
+        while len(held) >= self.policy.queue or sum(one.size for one in held) + size > self.policy.queue_bytes:
+            if not below:
+                expected = None
+                break
+            expected.append(below.pop(0))
+            held.remove(expected[-1])
+        try:
+            evicted = self.queue.offer(each)
+        except QueueFull:
+            assert expected is None
+            return
+        assert list(evicted) == expected
+        for one in evicted:
+            self._forget(one)
+        later = next((n for n, one in enumerate(self.waiting) if one.entered > each.entered), len(self.waiting))
+        self.waiting.insert(later, each)
+        assert len(held) + 1 <= self.policy.queue
+        assert sum(one.size for one in held) + size <= self.policy.queue_bytes
+
+    def _evicted_first(self, one: Ticket) -> tuple[int, int]:
+        return -one.priority.rank, -self.waiting.index(one)
+
+    def _forget(self, one: Ticket) -> None:
+        self.waiting.remove(one)
+        self.gone.append(one)
+
+    @rule(allowed=st.integers(0, 3))
+    def take(self, allowed):
+        """The classes that may fill a place are always the highest so many."""
+        taken = self.queue.take(self.now, lambda priority: priority.rank < allowed)
+        may = [one for one in self.waiting if one.priority.rank < allowed]
+        starved = {one.priority for one in self.waiting if self._starves(one)}
+        due = bool(starved) and allowed > 0 and self.since_starved >= STARVED_EVERY - 1
+        if taken is None:
+            assert not may
+            assert not due
+            return
+        flow = [one for one in self.waiting if (one.tenant, one.priority) == (taken.tenant, taken.priority)]
+        assert taken is flow[0]
+        if due:
+            assert taken.priority in starved
+            self.since_starved = 0
+        else:
+            assert taken.priority is min((one.priority for one in may), key=lambda priority: priority.rank)
+            self.since_starved += 1
+        self._forget(taken)
+
+    def _starves(self, one: Ticket) -> bool:
+        limit = self.policy.starve.of(one.priority)
+        return limit > 0 and self.now - one.entered >= limit
+
+    @rule(data=st.data())
+    def remove(self, data):
+        if self.waiting:
+            one = data.draw(st.sampled_from(self.waiting))
+            assert self.queue.remove(one)
+            self._forget(one)
+
+    @rule(data=st.data())
+    def remove_again(self, data):
+        if self.gone:
+            assert not self.queue.remove(data.draw(st.sampled_from(self.gone)))
+
+    @rule()
+    def clear(self):
+        assert set(self.queue.clear()) == set(self.waiting)
+        self.gone += self.waiting
+        self.waiting.clear()
+
+    @rule(tenant=TENANTS, tokens=TOKENS, weight=WEIGHTS, priority=PRIORITIES)
+    def look_ahead(self, tenant, tokens, weight, priority):
+        told = self.queue.ahead(ticket(0, tenant, tokens, weight, priority))
+        before = [one for one in self.waiting if one.priority.rank <= priority.rank]
+        assert 0 <= told.requests <= len(before) + 1e-6
+        assert 0 <= told.tokens <= sum(one.tokens for one in before) * (1 + 1e-9)
+
+    @invariant()
+    def it_counts_what_waits(self):
+        assert len(self.queue) == len(self.waiting)
+        assert self.queue.size == sum(one.size for one in self.waiting)
+        depths = Counter(one.priority for one in self.waiting)
+        assert self.queue.depths() == {each: depths[each] for each in CLASSES}
+        for alias in ("x", "y"):
+            sizes = [one.size for one in self.waiting if one.alias == alias]
+            assert self.queue.depth_of(alias) == (len(sizes), sum(sizes))
+
+    def teardown(self):
+        while self.waiting:
+            self.take(3)
+        assert len(self.queue) == 0
+
+
+TestQueue = QueueMachine.TestCase
+TestQueue.settings = settings(STEADY, max_examples=60, stateful_step_count=60)
+
+
+@STEADY
+@given(
+    st.lists(st.tuples(PRIORITIES, TENANTS, st.integers(1, 5_000)), min_size=1, max_size=40),
+    st.sampled_from(CLASSES),
+)
+def test_whatever_keeps_coming_above_all_that_starve_are_served(asked, above):
+    policy = Admission(starve=PerClass(5, 5, 5))
+    queue = FairQueue(lambda: policy)
+    for number, (priority, tenant, tokens) in enumerate(asked):
+        queue.offer(ticket(number, tenant, tokens, 1.0, priority))
+    left = set(range(len(asked)))
+    for number in range(10_000, 10_000 + 3 * STARVED_EVERY * (len(asked) + 1)):
+        queue.offer(ticket(number, "flood", 100, 1.0, above, entered=100.0 + number))
+        taken = queue.take(100.0, lambda _: True)
+        left.discard(taken.number)
+    below = {n for n in left if asked[n][0].rank > above.rank}
+    assert not below
+
+
+# --- the gate
+
+
+class SteppedLoop(asyncio.SelectorEventLoop):
+    now = 1_000.0
+
+    def time(self):
+        return self.now
+
+
+class Replica:
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.in_flight = 0
+
+
+class Request:
+    """One request's life: it waits, enters a lane of the replica with the fewest, and ends when it is told to."""
+
+    def __init__(self, machine: GateMachine, claim: Claim) -> None:
+        self.machine = machine
+        self.claim = claim
+        self.stage = "new"
+        self.go = asyncio.Event()
+        self.task = machine.loop.create_task(self.live())
+
+    async def live(self) -> None:
+        self.stage = "waits"
+        try:
+            place = await self.machine.gate.turn(self.claim)
+        except GatewayError:
+            self.stage = "ended"
+            return
+        except asyncio.CancelledError:
+            self.stage = "ended"
+            raise
+        try:
+            self.stage = "woken"
+            await self._told_to_go_on()
+            replicas = self.machine.replicas
+            lane = min(replicas, key=lambda each: each.in_flight - each.room) if replicas else Replica(1)
+            lane.in_flight += 1
+            try:
+                place.done()
+                self.stage = "in flight"
+                await self._told_to_go_on()
+            finally:
+                lane.in_flight -= 1
+                self.machine.gate.freed("m")
+        finally:
+            self.stage = "ended"
+            place.done()
+
+    async def _told_to_go_on(self) -> None:
+        self.go.clear()
+        await self.go.wait()
+
+
+class GateMachine(RuleBasedStateMachine):
+    """Requests that come, go on, and are cancelled between any two steps of the loop; a fleet and a policy that change.
+
+    The loop takes steps only where a rule says so, so that what happens at once really does.
+    """
+
+    requests = Bundle("requests")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = SteppedLoop()
+        self.policy = Admission(queue=5)
+        self.replicas = [Replica(2), Replica(1)]
+        self.all: list[Request] = []
+        self.outcomes: list[Outcome] = []
+        self.gate = Gate(self.loop, lambda: self.policy, lambda _: self.replicas, on_outcome=self._told, mix=Crowded())
+
+    def _told(self, priority: Priority, outcome: Outcome, waited: float) -> None:
+        assert waited >= 0
+        self.outcomes.append(outcome)
+
+    def _spin(self, steps: int) -> None:
+        async def so_many() -> None:
+            for _ in range(steps):
+                await asyncio.sleep(0)
+
+        self.loop.run_until_complete(so_many())
+
+    @rule(
+        target=requests,
+        priority=PRIORITIES,
+        tenant=TENANTS,
+        alias=ALIASES,
+        tokens=st.integers(1, 5_000),
+        size=st.integers(0, 40),
+        earlier=st.sampled_from([0.0, 0.0, 3.0, 400.0]),
+    )
+    def arrive(self, priority, tenant, alias, tokens, size, earlier):
+        request = Request(self, Claim("m", alias, tenant, priority, 1.0, tokens, size, self.loop.now - earlier))
+        self.all.append(request)
+        return request
+
+    @rule(request=requests)
+    def go_on(self, request):
+        request.go.set()
+
+    @rule(request=consumes(requests))
+    def cancel(self, request):
+        request.task.cancel()
+
+    @rule(steps=st.integers(1, 4))
+    def spin(self, steps):
+        self._spin(steps)
+
+    @rule(seconds=st.sampled_from([0.5, 6.0, 40.0, 400.0]))
+    def pass_time(self, seconds):
+        self.loop.now += seconds
+
+    @rule(rooms=st.lists(st.sampled_from([1, 1, 2, 5, UNLIMITED]), max_size=3))
+    def change_the_fleet(self, rooms):
+        kept = self.replicas[: len(rooms)]
+        self.replicas = kept + [Replica(1) for _ in rooms[len(kept) :]]
+        for replica, room in zip(self.replicas, rooms, strict=True):
+            replica.room = room
+        self.gate.pump()
+
+    @rule(policy=POLICIES)
+    def change_the_policy(self, policy):
+        self.policy = policy
+        self.gate.pump()
+
+    @rule()
+    def vanish(self):
+        self.gate.vanished("m")
+
+    @rule()
+    def come_to_rest(self):
+        """Nobody waits where a place is free that its class may take."""
+        self._spin(8)
+        self.gate.pump()
+        self._spin(8)
+        waiting = Counter({key[1]: depth for key, depth in self.gate.depths().items()})
+        stages = Counter(request.stage for request in self.all)
+        assert sum(waiting.values()) == stages["waits"]
+        room = sum(replica.room for replica in self.replicas)
+        taken = stages["woken"] + sum(min(replica.in_flight, replica.room) for replica in self.replicas)
+        for priority in CLASSES:
+            share = self.policy.share.of(priority)
+            most = room if share >= 1 else min(max(math.floor(room - room * (1 - share) + 1e-9), 1), room)
+            assert not (waiting[priority] and taken < most)
+        assert self.gate.waits("m") is bool(waiting.total() or (stages["woken"] and taken >= self._most_of_all(room)))
+        assert set(self.gate.sizes()) <= {"m"}
+
+    def _most_of_all(self, room: int) -> int:
+        share = self.policy.share.interactive
+        return room if share >= 1 else min(max(math.floor(room - room * (1 - share) + 1e-9), 1), room)
+
+    def teardown(self):
+        for request in self.all:
+            request.task.cancel()
+        self._spin(8)
+        assert all(request.task.done() for request in self.all)
+        assert len(self.outcomes) <= len(self.all)  # one that was cancelled before it ran has none
+        assert self.gate.depths() == {}
+        assert not self.gate.waits("m")
+        assert all(replica.in_flight == 0 for replica in self.replicas)
+        self.loop.close()
+
+
+TestGate = GateMachine.TestCase
+TestGate.settings = settings(STEADY, max_examples=80, stateful_step_count=60)
+
+
+# --- what is told, and the limit
+
+
+@STEADY
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["begin", "end", "note", "ask"]), st.floats(-1e9, 1e9), st.floats(-1e9, 1e12)),
+        max_size=50,
+    )
+)
+def test_whatever_a_meter_sees_what_it_tells_is_bounded(events):
+    meter = DrainMeter()
+    for what, now, tokens in events:
+        match what:
+            case "begin":
+                meter.begin(now)
+            case "end":
+                meter.end(now)
+            case "note":
+                meter.note(tokens, now)
+        wait = meter.wait_for(10, 1_000, now)
+        assert wait is None or 0 <= wait < math.inf
+        assert 1 <= meter.retry_after(7, now) <= 60
+
+
+@STEADY
+@given(st.none() | st.integers(1, 10**6), st.none() | st.integers(1, 10**5), st.floats(), st.integers(-5, 10**7))
+def test_the_room_of_a_replica_is_a_place_at_least_and_falls_with_what_others_have(policy, slots, share, others):
+    room = places(policy, slots, share, others)
+    assert 1 <= room <= places(policy, slots, 1.0, 0) <= UNLIMITED
+    assert places(policy, slots, share, others + 1) <= room
+
+
+@STEADY
+@given(TOKENS)
+def test_what_a_ticket_costs_is_always_a_number_of_tokens(tokens):
+    assert 1 <= ticket(1, "a", tokens, 1.0).tokens <= MOST_TOKENS
