@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from gateway.admission.gate import Claim
 from gateway.dispatch import Dispatch
-from gateway.errors import CODES, GatewayError, Refusal, Unavailable
+from gateway.errors import CODES, ErrorSpec, GatewayError, Refusal, Unavailable
 from gateway.limits.headers import rate_lines
 from gateway.limits.interfaces import Limiter, LimitReached
 from gateway.model import BodyKind, Dialect, InferenceRequest, Revision, Route
@@ -27,7 +27,7 @@ from gateway.policy.guards import Guards
 from gateway.policy.schemacap import schema_digests
 from gateway.steps.accept import accept, render
 from gateway.steps.admit import Taken, admit, reserve
-from gateway.steps.authenticate import Callers, Failures, authenticate
+from gateway.steps.authenticate import Callers, Failures, authenticate, source_of, too_many
 from gateway.steps.authorize import authorize
 from gateway.steps.conversation import session_of, split_point
 from gateway.steps.forward import Order
@@ -40,6 +40,10 @@ from gateway.wire.errorbody import error_event, error_lines
 from gateway.wire.exchange import Exchange
 
 _INLINE_ACCEPT = 256 * 1024  # a larger body is parsed and judged in a thread: it would hold the event loop
+# Seconds for which the credential of a connection's last request is taken to be no good again. Short, since a token may
+# become good without an epoch: at the time from which it is valid, or when its issuer's new keys are read.
+_UNKNOWN_FOR = 1.0
+_NO_GOOD = CODES["invalid_api_key"]
 _PARSES_ASIDE = 2  # how many of those at a time: what short texts are parsed to weighs ten times what was sent
 
 
@@ -52,16 +56,26 @@ class ProxyLimits:
     hops: int = 0
 
 
+class Unknown(NamedTuple):
+    """That a credential is no good, believed ``until`` (Unix seconds), with the answer to that."""
+
+    until: float
+    lines: bytes
+    body: bytes
+
+
 class Visit(NamedTuple):
     """What one head told: where it leads and who sends it. Kept for the connection's next request with the same head.
 
     The guard's verdict depends on the head alone. The grant, once there is one, stands while no credential and no
-    policy has changed (``epoch``) and the principal has not expired.
+    policy has changed (``epoch``) and the principal has not expired. So does, for a time, that its credential is no
+    good (``unknown``): a client that tries again with the same one costs little.
     """
 
     entry: Entry
     grant: Grant | None = None
     epoch: int | None = None
+    unknown: Unknown | None = None
 
     def granted(self, epoch: int | None, now: float) -> Grant | None:
         """The grant, if it still stands; ``now`` is Unix seconds."""
@@ -69,6 +83,13 @@ class Visit(NamedTuple):
         if grant is None or epoch is None or epoch != self.epoch or now >= grant.principal.expires_at:
             return None
         return grant
+
+    def turned_away(self, epoch: int | None, now: float) -> Unknown | None:
+        """That its credential is no good, if that still stands."""
+        unknown = self.unknown
+        if unknown is None or epoch is None or epoch != self.epoch or now >= unknown.until:
+            return None
+        return unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +130,15 @@ class Proxy:
             if route.anonymous:
                 _tell(exchange, trace, health(self._well(exchange, entry)))
                 return
-            grant = None if known is None else known.granted(self._epoch, trace.time)
+            grant, epoch = None, self._epoch  # read first: what changes meanwhile must be looked at again
+            if known is not None:
+                grant = known.granted(epoch, trace.time)
+                unknown = known.turned_away(epoch, trace.time)
+                if unknown is not None:
+                    self._turn_away(exchange, trace, unknown, dialect)
+                    return
             if grant is None:
-                grant = await self._recognise(exchange, entry)
+                grant = await self._recognise(exchange, trace, entry, epoch)
             trace.key_id, trace.tenant, trace.priority = grant.principal.id, grant.principal.tenant, grant.priority
             if route.body is BodyKind.NONE:
                 _tell(exchange, trace, self._models(grant, entry, trace))
@@ -132,14 +159,28 @@ class Proxy:
         callers = self.callers.epoch
         return None if callers is None else callers + self.policies.epoch
 
-    async def _recognise(self, exchange: Exchange, entry: Entry) -> Grant:
-        epoch = self._epoch  # read first: what changes meanwhile must be looked at again
+    async def _recognise(self, exchange: Exchange, trace: Trace, entry: Entry, epoch: int | None) -> Grant:
         head, headers, peer, hops = exchange.head, exchange.headers, exchange.peer, self.limits.hops
-        principal = await authenticate(head, self.callers, self.failures, peer, headers=headers, hops=hops)
+        kept = entry.route.body is not BodyKind.NONE
+        try:
+            principal = await authenticate(head, self.callers, self.failures, peer, headers=headers, hops=hops)
+        except Refusal as refusal:
+            if kept and refusal.spec is _NO_GOOD:
+                unknown = Unknown(trace.time + _UNKNOWN_FOR, *error_lines(refusal, entry.route.dialect))
+                exchange.keep(Visit(entry, epoch=epoch, unknown=unknown))
+            raise
         grant = self.policies.policy.access.grant(principal)
-        if entry.route.body is not BodyKind.NONE:
+        if kept:
             exchange.keep(Visit(entry, grant, epoch))
         return grant
+
+    def _turn_away(self, exchange: Exchange, trace: Trace, unknown: Unknown, dialect: Dialect) -> None:
+        """Refuse a credential again, which is another failure, or have its source wait after too many."""
+        wait = self.failures.strike(source_of(exchange.peer, exchange.headers, self.limits.hops))
+        if wait is None:
+            self._refuse(exchange, trace, _NO_GOOD, unknown.lines, unknown.body)
+        else:
+            self._answer_error(exchange, trace, too_many(wait), dialect)
 
     async def _infer(self, exchange: Exchange, trace: Trace, grant: Grant, entry: Entry) -> None:
         policy = self.policies.policy
@@ -268,21 +309,25 @@ class Proxy:
     # --- errors, at the edge
 
     def _answer_error(self, exchange: Exchange, trace: Trace, error: GatewayError, dialect: Dialect) -> None:
-        trace.error = error.spec.code
         # Its frames hold the body and what that was parsed to, and some of them the error itself: a cycle, which would
         # keep all of it until the next collection.
         error.__traceback__ = None
         if exchange.started:
+            trace.error = error.spec.code
             exchange.write(error_event(error, dialect))
             exchange.finish()
             return
-        trace.status = error.spec.status
-        trace.overhead = overhead(trace, self.clock())
         lines, body = error_lines(error, dialect)
-        lines = b"%bx-request-id: %b\r\n" % (lines, trace.request_id.encode())
         if isinstance(error, LimitReached):
             lines += rate_lines(error.standing)
-        exchange.respond(trace.status, lines, body, close=error.close)
+        self._refuse(exchange, trace, error.spec, lines, body, close=error.close)
+
+    def _refuse(
+        self, exchange: Exchange, trace: Trace, spec: ErrorSpec, lines: bytes, body: bytes, *, close: bool = False
+    ) -> None:
+        trace.error, trace.status = spec.code, spec.status
+        trace.overhead = overhead(trace, self.clock())
+        exchange.respond(spec.status, b"%bx-request-id: %b\r\n" % (lines, trace.request_id.encode()), body, close=close)
 
     def _cancelled(self, exchange: Exchange, trace: Trace, dialect: Dialect) -> None:
         """Either the client has left, or the server stops and its patience is over."""

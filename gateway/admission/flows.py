@@ -1,25 +1,40 @@
 """The requests of one class that wait for one model: fair between tenants, in order of arrival within each. Pure.
 
 Deficit round robin (Shreedhar and Varghese, "Efficient fair queuing using deficit round robin", 1996), counted in
-tokens: in each round a tenant may have as many more tokens as its weight says, and what it has not used of them counts
-in the next round. So over any time in which two tenants both wait, what they get for each unit of weight differs by no
-more than a quantum and the largest request of each, whatever the number and the size of their requests.
+tokens: in each round a tenant may have as many more tokens as its weight says. It has its turn while it has any left,
+so that the last request of a turn may overdraw them: it sits out the rounds that pay for that.
+
+One of which nothing waited has its next turn at once and not when it would come, as the new flows of FQ-CoDel have
+(RFC 8290, section 4): who asks for less than its fair part hardly waits. It has but one turn in a round all the same,
+as nobody is forgotten before the round is over in which it was served. So over any time in which two tenants both wait,
+what they get for each unit of weight differs by no more than three quanta and the largest request of each, whatever the
+number and the size of their requests. And of ``EARLY`` + 1 requests at least one is of whoever comes next in the round,
+so that any number of tenants, each of them new, makes the round of the others so many times as long and no longer:
+between two turns of one, of those that waited at the first each has one at most.
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from itertools import takewhile
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from gateway.model import Priority
 
-QUANTUM = 2_048
-"""Tokens that a tenant of weight 1 may have more in each round."""
+QUANTUM = 512
+"""Tokens that a tenant of weight 1 may have more in each round: about a usual request. With fewer the rounds would get
+no fairer, as no request is divided; with more, all others would wait longer for the turns of each."""
+EARLY = 3
+"""Requests in a row that may be served before the one that comes next in the round."""
+KEPT = 1_000
+"""Tenants of which nothing waits that are remembered for the round, or as many as requests wait, if those are more."""
 MOST_TOKENS = 10_000_000
 """More than any context holds: what says that it costs more is taken to cost this."""
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.01, 1_000.0
+_LOOKED_AT = 64  # tenants that are counted when somebody asks what is before it: arrivals must not cost more
 
 
 class Ticket:
@@ -79,43 +94,80 @@ def stand(line: Line, ticket: Ticket) -> None:
 
 
 class _Flow:
-    """The tickets of one tenant. ``fed``: it has got its tokens for the round that it is in."""
+    """The tickets of one tenant, and its turn: in ``round``, after those of a lower ``number``.
 
-    __slots__ = ("deficit", "fed", "line", "tokens", "weight")
+    ``began`` is the round in which it was new. ``deficit`` are the tokens that it has left of what its rounds gave it,
+    and ``used`` tells whether it has been served since it got the last of them.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("began", "deficit", "line", "number", "round", "tenant", "tokens", "used", "weight")
+
+    def __init__(self, tenant: str, weight: float, number: int, in_round: int) -> None:
+        self.tenant = tenant
+        self.weight = weight
+        self.number = number
+        self.began = self.round = in_round
         self.line: Line = OrderedDict()
         self.tokens = 0
-        self.weight = 1.0
-        self.deficit = 0.0
-        self.fed = False
+        self.deficit = self.share
+        self.used = False
 
     @property
     def first(self) -> Ticket:
         return next(iter(self.line.values()))
 
     @property
-    def short(self) -> float:
-        """Rounds that it needs to be served; 0 or less: none."""
-        return (self.first.tokens - self.deficit) / (QUANTUM * self.weight)
+    def share(self) -> float:
+        """Tokens that a round gives it."""
+        return QUANTUM * self.weight
 
-    def feed(self, rounds: float) -> None:
-        self.deficit += rounds * QUANTUM * self.weight
+    @property
+    def due(self) -> int:
+        """The round of its turn, but for an early one: in that in which it began it has no other."""
+        return self.round + (self.round == self.began and self.deficit > 0)
+
+    def rounds_to_pay(self, tokens: float) -> int:
+        """Rounds after its own until it has some left again when it has been served so many more."""
+        short = tokens - self.deficit
+        return math.floor(short / self.share) + 1 if short >= 0 else 0
+
+    def go_on(self) -> None:
+        """Its turn is over: on to the next round in which it has any tokens. What is left is nobody's."""
+        self.deficit = min(self.deficit, 0.0)
+        rounds = self.rounds_to_pay(0.0)
+        self.deficit += rounds * self.share
+        self.round += rounds
+        self.used = False
+
+    def within(self, turns: int) -> float:
+        """Tokens of it that are served at least, while it has its turn and so many more."""
+        return min(self.tokens, max(self.deficit + turns * self.share, 0.0))
+
+
+_Turn = tuple[int, int, _Flow]
+"""Its round and its number, by which turns are ordered, and whose it is."""
 
 
 class Flows:
-    """All tickets of one class, and whose turn it is. What changes takes constant time, ``next`` in the mean too.
+    """All tickets of one class, and whose turn it is. What changes takes a time that grows with the logarithm of the
+    number of tenants, in the mean, whatever their weights and sizes: rounds that serve nobody are not gone through.
 
-    A tenant of which nothing waits any more is forgotten, and with it what it had not used: nobody saves up.
+    A tenant of which nothing waits any more is forgotten when it has its turn, unless it was served in that round, and
+    at once when nothing waits at all. With it goes what it had not used: nobody saves up.
     """
 
-    __slots__ = ("_line", "_ring", "tokens", "weight")
+    __slots__ = ("_begun", "_early", "_idle", "_in_a_row", "_line", "_round", "_tenants", "_turns", "tokens")
 
     def __init__(self) -> None:
         self._line: Line = OrderedDict()
-        self._ring: OrderedDict[str, _Flow] = OrderedDict()
+        self._tenants: dict[str, _Flow] = {}
+        self._turns: list[_Turn] = []  # a heap, of all tenants that are remembered
+        self._early: OrderedDict[str, _Flow] = OrderedDict()  # those that need not wait for theirs
+        self._idle = 0  # tenants of which nothing waits
+        self._begun = 0
+        self._round = 0
+        self._in_a_row = 0
         self.tokens = 0
-        self.weight = 0.0
 
     def __len__(self) -> int:
         return len(self._line)
@@ -127,73 +179,112 @@ class Flows:
 
     def add(self, ticket: Ticket) -> None:
         """One more waits."""
-        stand(self._line, ticket)
-        flow = self._ring.get(ticket.tenant)
-        if flow is None:
-            flow = self._ring[ticket.tenant] = _Flow()
-            self.weight += ticket.weight
-        else:
-            self.weight += ticket.weight - flow.weight
+        flow = self._tenants.get(ticket.tenant) or self._begin(ticket)
+        if not flow.line:
+            self._idle -= 1
+            if self._may_be_early(flow):
+                self._early[flow.tenant] = flow
         flow.weight = ticket.weight  # the newest word of policy
+        stand(self._line, ticket)
         stand(flow.line, ticket)
         flow.tokens += ticket.tokens
         self.tokens += ticket.tokens
 
+    def _begin(self, ticket: Ticket) -> _Flow:
+        """It may have its turn of this round early. If not, it has none: see ``_turn``."""
+        flow = self._tenants[ticket.tenant] = _Flow(ticket.tenant, ticket.weight, self._begun, self._round)
+        heappush(self._turns, (flow.round, flow.number, flow))
+        self._begun += 1
+        self._idle += 1
+        return flow
+
+    def _may_be_early(self, flow: _Flow) -> bool:
+        """Whether its turn of this very round is still to come, so that it may have what is left of it early."""
+        return flow.round <= self._round and flow.deficit > 0
+
     def remove(self, ticket: Ticket) -> None:
         """One that waits does so no more."""
-        flow = self._ring[ticket.tenant]
+        flow = self._tenants[ticket.tenant]
         del self._line[ticket.number], flow.line[ticket.number]
         flow.tokens -= ticket.tokens
         self.tokens -= ticket.tokens
-        if not flow.line:
-            del self._ring[ticket.tenant]
-            self.weight = self.weight - flow.weight if self._ring else 0.0
+        if flow.line:
+            return
+        self._early.pop(flow.tenant, None)
+        self._idle += 1
+        if not self._line or self._idle > max(KEPT, len(self._line)):
+            self._forget_idle()
+
+    def _forget_idle(self) -> None:
+        self._turns = [turn for turn in self._turns if turn[2].line]
+        heapify(self._turns)
+        self._tenants = {flow.tenant: flow for _, _, flow in self._turns}
+        self._idle = 0
 
     def next(self) -> Ticket:
         """Take the ticket whose turn it is. Something must wait."""
         flow = self._turn()
         ticket = flow.first
         flow.deficit -= ticket.tokens
+        flow.used = True
+        if flow.deficit <= 0:
+            self._early.pop(flow.tenant, None)
         self.remove(ticket)
         return ticket
 
     def _turn(self) -> _Flow:
-        """The tenant whose turn it is, and whose tokens suffice for its first ticket."""
-        passed = 0
+        """The tenant whose turn it is, or that may have it early."""
+        if self._early and self._in_a_row < EARLY:
+            self._in_a_row += 1
+            return next(iter(self._early.values()))
+        self._in_a_row = 0
         while True:
-            tenant, flow = next(iter(self._ring.items()))
-            if not flow.fed:
-                flow.feed(1)
-                flow.fed = True
-            if flow.first.tokens <= flow.deficit:
-                return flow
-            flow.fed = False
-            self._ring.move_to_end(tenant)
-            passed += 1
-            if passed % len(self._ring) == 0:
-                self._skip()
+            flow = self._turns[0][2]
+            if flow.line and flow.deficit > 0:
+                if flow.due == flow.round:
+                    self._round = flow.round
+                    return flow
+                flow.round = flow.due  # else a round would last for as long as somebody new comes
+            elif flow.line or flow.used:
+                flow.go_on()
+            else:
+                self._forget_first()
+                continue
+            heapreplace(self._turns, (flow.round, flow.number, flow))
 
-    def _skip(self) -> None:
-        """Nobody's tokens sufficed: pass at once over all further rounds in which nobody's would.
-
-        So a huge request of a tenant with a small weight takes no longer to choose than any other.
-        """
-        rounds = math.ceil(min(flow.short for flow in self._ring.values())) - 1
-        if rounds > 0:
-            for flow in self._ring.values():
-                flow.feed(rounds)
+    def _forget_first(self) -> None:
+        del self._tenants[heappop(self._turns)[2].tenant]
+        self._idle -= 1
 
     def ahead(self, ticket: Ticket) -> Ahead:
-        """What of this class is served before a newcomer like this, at most.
+        """What of this class is served before a newcomer like this, at least, if nobody else comes.
 
-        All of its own tenant; and of the others what is there, but no more than their weights give them in the rounds
-        that its own tenant needs until then.
+        All of its own tenant; and of the others what their tokens suffice for until then: of those that have their turn
+        early, if it has its own so too, and else of all. Of very many not all are counted.
         """
-        flow = self._ring.get(ticket.tenant)
-        own = Ahead(0, 0) if flow is None else Ahead(len(flow.line), flow.tokens)
-        held = Ahead(len(self._line) - own.requests, self.tokens - own.tokens)
-        if not held.requests:
-            return own
-        weight = self.weight if flow is None else self.weight - flow.weight
-        tokens = min(held.tokens, (own.tokens + ticket.tokens) * max(weight, 0.0) / ticket.weight)
-        return Ahead(own.requests + held.requests * tokens / held.tokens, own.tokens + tokens)
+        flow = self._tenants.get(ticket.tenant)
+        if flow is None:
+            return _ahead(None, ((each, 0) for each in islice(self._early.values(), _LOOKED_AT)))
+        if self._served_early(flow):
+            before = takewhile(lambda each: each is not flow, self._early.values())
+            return _ahead(flow, ((each, 0) for each in islice(before, _LOOKED_AT)))
+        last = flow.due + flow.rounds_to_pay(flow.tokens)
+        turns = islice(self._turns, _LOOKED_AT)
+        return _ahead(flow, ((each, last - each.due - (number > flow.number)) for _, number, each in turns))
+
+    def _served_early(self, flow: _Flow) -> bool:
+        """Whether one more of this tenant would be served before the turn of its tenant comes."""
+        if flow.line:
+            return flow.tenant in self._early and flow.tokens < flow.deficit
+        return self._may_be_early(flow)
+
+
+def _ahead(own: _Flow | None, others: Iterable[tuple[_Flow, int]]) -> Ahead:
+    """All of one's own, and what the others are served in so many turns after their next; below 0: in none."""
+    requests, tokens = (0.0, 0.0) if own is None else (float(len(own.line)), float(own.tokens))
+    for each, turns in others:
+        if turns >= 0 and each.tokens and each is not own:
+            part = each.within(turns)
+            tokens += part
+            requests += len(each.line) * part / each.tokens
+    return Ahead(requests, tokens)

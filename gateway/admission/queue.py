@@ -4,12 +4,18 @@ Classes come strictly one after the other, but for those that starve: while some
 long as policy says, one of ``STARVED_EVERY`` places is for that class. So a class above bounds how slowly one below
 moves, and a lower class that is always overloaded, and thus always starves, costs the one above it a place now and then
 and not its rank.
+
+What waits of an alias is bounded. When that much does, a newcomer is let in all the same if others give way to it:
+first those of lower classes, and then, in its own, those of whoever holds so much that it holds no less than the
+newcomer's tenant even then. So nobody who fills a queue shuts others out of it, and equals do not drive out each other.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count
 
 from gateway.admission.flows import Ahead, Flows, Line, Ticket, stand
 from gateway.model import Priority
@@ -19,44 +25,166 @@ STARVED_EVERY = 4
 """Of so many places one may be for a class that starves."""
 
 _CLASSES = tuple(Priority)
+_MOST_EQUALS = 64  # of its class that give way to one newcomer: to find that too few would must not cost more
+_STALE = 64  # entries of a ranking that may be of no more use, besides as many as there are tenants
 
 
 class QueueFull(Exception):
-    """As many wait as may, and too few of them are of a class below the newcomer's."""
+    """As much waits as may, and too little of it is of lower classes or of tenants that hold more than this one."""
+
+
+class _Held:
+    """What one tenant has waiting in one class of one alias. ``listed`` is the key of its entry in each ranking, which
+    is no lower than what it holds."""
+
+    __slots__ = ("line", "listed", "size")
+
+    def __init__(self) -> None:
+        self.line: Line = OrderedDict()
+        self.size = 0
+        self.listed = [-1, -1]
+
+    @property
+    def newest(self) -> Ticket:
+        return self.line[next(reversed(self.line))]
+
+    def of(self, measure: int) -> int:
+        return self.size if measure == _BYTES else len(self.line)
+
+
+_COUNT, _BYTES = range(2)
+"""What a bound may be on, and so what somebody may hold the most of."""
+
+_Entry = tuple[int, int, _Held]
+"""The negative of what it was seen to hold; a number, so that equals are told apart; and whose it is."""
+
+
+class _Class:
+    """What waits of one class of one alias, by tenant. All takes a time that grows with the logarithm of the number of
+    tenants, in the mean.
+
+    ``_rankings`` are heaps, by each measure. What a tenant loses is only looked at when its entry comes first.
+    """
+
+    __slots__ = ("_held", "_numbers", "_rankings", "count", "size")
+
+    def __init__(self) -> None:
+        self._held: dict[str, _Held] = {}
+        self._rankings: tuple[list[_Entry], list[_Entry]] = ([], [])
+        self._numbers = count()
+        self.count = 0
+        self.size = 0
+
+    def add(self, ticket: Ticket) -> None:
+        held = self._held.get(ticket.tenant)
+        if held is None:
+            held = self._held[ticket.tenant] = _Held()
+        stand(held.line, ticket)
+        held.size += ticket.size
+        self.count += 1
+        self.size += ticket.size
+        for measure in (_COUNT, _BYTES):
+            if held.of(measure) > held.listed[measure]:
+                self._list(held, measure)
+
+    def remove(self, ticket: Ticket) -> None:
+        held = self._held[ticket.tenant]
+        del held.line[ticket.number]
+        held.size -= ticket.size
+        self.count -= 1
+        self.size -= ticket.size
+        if not held.line:
+            held.listed = [-1, -1]  # of no ranking any more
+            del self._held[ticket.tenant]
+
+    def _list(self, held: _Held, measure: int) -> None:
+        ranking = self._rankings[measure]
+        held.listed[measure] = held.of(measure)
+        heappush(ranking, (-held.listed[measure], next(self._numbers), held))
+        if len(ranking) > 2 * len(self._held) + _STALE:
+            ranking[:] = [entry for entry in ranking if entry[2].listed[measure] == -entry[0]]
+            heapify(ranking)
+
+    def of(self, tenant: str, measure: int) -> int:
+        """How much a tenant holds."""
+        held = self._held.get(tenant)
+        return 0 if held is None else held.of(measure)
+
+    def newest_of_most(self, measure: int) -> Ticket | None:
+        """The newest ticket of a tenant that holds the most; ``None``: nobody holds anything."""
+        ranking = self._rankings[measure]
+        while ranking:
+            key, _, held = ranking[0]
+            if held.listed[measure] != -key:
+                heappop(ranking)
+            elif held.of(measure) != -key:
+                held.listed[measure] = held.of(measure)
+                heapreplace(ranking, (-held.listed[measure], next(self._numbers), held))
+            else:
+                return held.newest
+        return None
 
 
 class _Waiting:
-    """What waits of one alias: its bounds are counted here. ``lines`` are those of the classes, the highest first."""
+    """What waits of one alias: its bounds are counted here. ``classes`` are ordered, the highest first."""
 
-    __slots__ = ("count", "lines", "size", "sizes")
+    __slots__ = ("classes",)
 
     def __init__(self) -> None:
-        self.count = 0
-        self.size = 0
-        self.lines: tuple[Line, ...] = tuple(OrderedDict() for _ in _CLASSES)
-        self.sizes = [0 for _ in _CLASSES]
+        self.classes: tuple[_Class, ...] = tuple(_Class() for _ in _CLASSES)
+
+    @property
+    def count(self) -> int:
+        return sum(each.count for each in self.classes)
+
+    @property
+    def size(self) -> int:
+        return sum(each.size for each in self.classes)
 
     def add(self, ticket: Ticket) -> None:
-        stand(self.lines[ticket.priority.rank], ticket)
-        self._count(ticket, 1)
+        self.classes[ticket.priority.rank].add(ticket)
 
     def remove(self, ticket: Ticket) -> None:
-        del self.lines[ticket.priority.rank][ticket.number]
-        self._count(ticket, -1)
+        self.classes[ticket.priority.rank].remove(ticket)
 
-    def _count(self, ticket: Ticket, by: int) -> None:
-        self.count += by
-        self.size += by * ticket.size
-        self.sizes[ticket.priority.rank] += by * ticket.size
-
-    def newest_below(self, rank: int) -> Ticket:
-        """The newest ticket of the lowest class, which must be below this rank."""
-        line = next(line for line in reversed(self.lines[rank + 1 :]) if line)
-        return line[next(reversed(line))]
+    def newest_of_lowest(self, measure: int) -> Ticket | None:
+        """The newest ticket of whoever holds the most of the lowest class of which anything waits."""
+        return next((each.newest_of_most(measure) for each in reversed(self.classes) if each.count), None)
 
     def below(self, rank: int) -> tuple[int, int]:
         """How many tickets are of classes below a rank, and their bytes."""
-        return sum(map(len, self.lines[rank + 1 :])), sum(self.sizes[rank + 1 :])
+        lower = self.classes[rank + 1 :]
+        return sum(each.count for each in lower), sum(each.size for each in lower)
+
+    def equals(self, ticket: Ticket, over: tuple[int, int]) -> tuple[Ticket, ...]:
+        """The tickets of its class that give way to a newcomer: so many, with so many bytes.
+
+        Raises ``QueueFull`` where one would be of a tenant that would then hold less than the newcomer's.
+        """
+        own = self.classes[ticket.priority.rank]
+        count, size = over
+        left: list[Ticket] = []
+        try:
+            while count > 0 or size > 0:
+                measure = _BYTES if size > 0 else _COUNT
+                newest = own.newest_of_most(measure)
+                if newest is None or len(left) == _MOST_EQUALS or not _gives_way(own, newest, ticket, measure):
+                    raise QueueFull
+                own.remove(newest)
+                left.append(newest)
+                count, size = count - 1, size - newest.size
+        finally:
+            for each in reversed(left):
+                own.add(each)
+        return tuple(left)
+
+
+def _gives_way(own: _Class, newest: Ticket, ticket: Ticket, measure: int) -> bool:
+    """Whether the one tenant holds no less without its newest ticket than the other would with one more."""
+    if newest.tenant == ticket.tenant:
+        return False
+    less, more = (newest.size, ticket.size) if measure == _BYTES else (1, 1)
+    return own.of(newest.tenant, measure) - less >= own.of(ticket.tenant, measure) + more
 
 
 class FairQueue:
@@ -78,17 +206,14 @@ class FairQueue:
     def offer(self, ticket: Ticket) -> tuple[Ticket, ...]:
         """Have a request wait. Those that had to give way to it, of its alias, wait no more and are given back.
 
+        They are of lower classes, the lowest first, and then of its own; each the newest of whoever held the most of
+        what there is too much of.
+
         Raises ``QueueFull``: then nobody has given way.
         """
         policy = self._policy()
         waiting = self._aliases.get(ticket.alias) or _Waiting()
-        over = (waiting.count + 1 - policy.queue, waiting.size + ticket.size - policy.queue_bytes)
-        evicted: tuple[Ticket, ...] = ()
-        if max(over) > 0:
-            below = waiting.below(ticket.priority.rank)
-            if over[0] > below[0] or over[1] > below[1]:
-                raise QueueFull
-            evicted = self._evict(waiting, ticket, policy)
+        evicted = self._evict(waiting, ticket, policy)
         self._aliases[ticket.alias] = waiting
         waiting.add(ticket)
         self._classes[ticket.priority.rank].add(ticket)
@@ -96,12 +221,20 @@ class FairQueue:
         return evicted
 
     def _evict(self, waiting: _Waiting, ticket: Ticket, policy: Admission) -> tuple[Ticket, ...]:
-        evicted: list[Ticket] = []
-        while waiting.count + 1 > policy.queue or waiting.size + ticket.size > policy.queue_bytes:
-            newest = waiting.newest_below(ticket.priority.rank)
+        count, size = waiting.count + 1 - policy.queue, waiting.size + ticket.size - policy.queue_bytes
+        if count <= 0 and size <= 0:
+            return ()
+        lower_count, lower_size = waiting.below(ticket.priority.rank)
+        equals = waiting.equals(ticket, (count - lower_count, size - lower_size))
+        for each in equals:
+            self.remove(each)
+        count, size = count - len(equals), size - sum(each.size for each in equals)
+        lower: list[Ticket] = []
+        while (count > 0 or size > 0) and (newest := waiting.newest_of_lowest(_BYTES if size > 0 else _COUNT)):
             self.remove(newest)
-            evicted.append(newest)
-        return tuple(evicted)
+            lower.append(newest)
+            count, size = count - 1, size - newest.size
+        return (*lower, *equals)
 
     def take(self, now: float, may: Callable[[Priority], bool]) -> Ticket | None:
         """The one whose turn it is, which waits no more; ``None``: nobody's, or there is no place for it.

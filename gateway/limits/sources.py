@@ -36,6 +36,7 @@ class FailureGate:
             raise ValueError("a gate lets at least one failure a minute pass")
         self._per_minute = per_minute
         self._spacing = gcra.spacing(per_minute, gcra.MINUTE)
+        self._reach = gcra.reach(self._spacing, gcra.MINUTE)
 
     def __len__(self) -> int:
         return len(self._failures)
@@ -50,12 +51,27 @@ class FailureGate:
         wait = gcra.wait(gcra.ahead(tat, self._monotonic()), 1, self._per_minute, gcra.MINUTE)
         return math.ceil(wait) if wait > 0 else None
 
+    def strike(self, source: str) -> int | None:
+        """``blocked``, and ``failed`` if it may try: both with one look, for what is refused unread."""
+        group = _group(source) if ":" in source else source
+        now = self._monotonic()
+        tat = self._failures.get(group, now)
+        # ``gcra.wait`` for one unit, and ``ahead``, written out.
+        wait = tat - now + self._spacing - self._reach
+        if wait > 0:
+            return math.ceil(wait)
+        self._count(group, tat, now)
+        return None
+
     def failed(self, source: str) -> None:
         """Count a failure."""
         group = _group(source) if ":" in source else source
         now = self._monotonic()
-        tat = max(self._failures.pop(group, now), now) + self._spacing
-        self._failures[group] = min(tat, now + 2 * gcra.MINUTE)
+        self._count(group, self._failures.get(group, now), now)
+
+    def _count(self, group: str | bytes, tat: float, now: float) -> None:
+        self._failures[group] = min(max(tat, now) + self._spacing, now + 2 * gcra.MINUTE)
+        self._failures.move_to_end(group)
         if len(self._failures) > self._max_sources:
             self._failures.popitem(last=False)
 

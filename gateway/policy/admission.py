@@ -28,7 +28,7 @@ class PerClass(NamedTuple):
         return self[priority.rank]
 
 
-_WAIT = PerClass(30.0, 60.0, 300.0)
+_WAIT = PerClass(10.0, 30.0, 300.0)
 _SHARE = PerClass(1.0, 1.0, 0.7)
 _STARVE = PerClass(0.0, 10.0, 30.0)
 

@@ -43,6 +43,10 @@ class Failures(Protocol):
         """A credential from there was no good."""
         ...
 
+    def strike(self, source: str) -> int | None:
+        """``blocked``, and ``failed`` if it may try: for a credential that is known to be no good."""
+        ...
+
 
 def credential(head: Mapping[bytes, bytes]) -> str:
     """The one credential that a request carries. Raises ``Refusal``: none, malformed (401), or two (400)."""
@@ -99,9 +103,14 @@ async def authenticate(
     source = source_of(peer, headers, hops)
     wait = failures.blocked(source)
     if wait is not None:
-        raise Refusal("rate_limited", "Too many failed attempts to authenticate.", retry_after=wait)
+        raise too_many(wait)
     fetched = None if found is None else await callers.fetch(presented)
     if fetched is None:
         failures.failed(source)
         raise Refusal("invalid_api_key")
     return fetched
+
+
+def too_many(wait: int) -> Refusal:
+    """For a source that has failed too often; it has to wait so many seconds."""
+    return Refusal("rate_limited", "Too many failed attempts to authenticate.", retry_after=wait)

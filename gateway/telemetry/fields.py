@@ -6,9 +6,7 @@ rest are numbers and ids that the gateway made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from gateway.telemetry.trace import Trace
@@ -64,7 +62,8 @@ FIELDS: tuple[Field, ...] = (
     Field("duration_ms", float, "from arrival to the end", "number"),
 )
 
-_BLANK: Mapping[str, Any] = MappingProxyType({field.name: getattr(Trace, field.name, None) for field in FIELDS})
+# Copied for every request, which takes a view of a dict ten times as long as a dict.
+_BLANK: dict[str, Any] = {field.name: getattr(Trace, field.name, None) for field in FIELDS}
 
 
 def record_of(trace: Trace) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from gateway.policy.grants import Grant
 from gateway.policy.guards import parse_guards
 from gateway.policy.live import Policy, load_policy
 from gateway.policy.schemacap import SchemaCap
-from gateway.proxy import Proxy, Visit
+from gateway.proxy import Proxy, Unknown, Visit
 from gateway.routes import ROUTES
 from gateway.steps.accept import accept
 from gateway.steps.guard import Entry, open_door
@@ -146,6 +146,7 @@ class Plane:
         self.older: dict = {}
         self.attempts = attempts
         self.clock = fakes.Clock()
+        self.wall = 5.0
         self.metrics = Metrics()
         self.limiter = LocalLimiter(self.clock)
         self.failures = FailureGate(3, self.clock)
@@ -192,7 +193,7 @@ class Plane:
             balancer=self.balancer,
             new_id=lambda: "req_1",
             clock=self.clock,
-            wall=lambda: 5.0,
+            wall=lambda: self.wall,
         )
         try:
             async with asyncio.timeout(5):
@@ -975,6 +976,69 @@ def test_a_familiar_head_is_not_judged_again_but_its_key_is_when_any_key_has_cha
     last.familiar = first.kept
     plane.serve(last)
     assert last.status == 401
+
+
+@pytest.mark.parametrize(
+    ("epoch", "now", "holds"), [(7, 9.9, True), (8, 9.9, False), (None, 9.9, False), (7, 10.0, False), (7, 11.0, False)]
+)
+def test_that_a_credential_is_no_good_holds_while_no_key_has_changed_and_for_a_time(epoch, now, holds):
+    unknown = Unknown(10.0, b"", b"")
+    visit = Visit(Entry(ROUTES["POST", CHAT]), None, 7, unknown)
+    assert visit.turned_away(epoch, now) is (unknown if holds else None)
+    assert visit.granted(epoch, now) is None
+    assert visit._replace(epoch=None).turned_away(epoch, now) is None
+    assert Visit(Entry(ROUTES["POST", CHAT]), None, 7).turned_away(7, 0.0) is None
+
+
+def _stranger(plane, before=None):
+    exchange = plane.chat(key="stranger")
+    exchange.familiar = None if before is None else before.kept
+    plane.serve(exchange)
+    return exchange
+
+
+def test_a_familiar_head_with_a_wrong_key_is_refused_unseen_and_counts_as_another_failure(fakes):
+    plane = Plane(fakes)
+    first = _stranger(plane)
+    plane.keys.principals["stranger"] = AssertionError("it was just looked at")
+    again = [_stranger(plane, first) for _ in range(3)]
+    assert [exchange.status for exchange in (first, *again)] == [401, 401, 401, 429]
+    assert (first.sent, first.sent_headers) == (again[0].sent, again[0].sent_headers)
+    assert _error(again[2])["code"] == "rate_limited"
+    assert [record["error"] for record in plane.records] == ["invalid_api_key"] * 3 + ["rate_limited"]
+
+
+@pytest.mark.parametrize("change", ["a key", "the policy", "a second has passed"])
+def test_a_familiar_head_with_a_wrong_key_is_looked_at_anew(fakes, change):
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)))
+    first = _stranger(plane)
+    plane.keys.principals["stranger"] = plane.keys.principals["good"]
+    if change == "a key":
+        plane.keys.epoch += 1
+    elif change == "the policy":
+        plane.epoch += 1
+    else:
+        plane.wall += 1.0
+    assert _stranger(plane, first).status == 200
+
+
+def test_only_a_credential_that_is_no_good_is_remembered_so(fakes):
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)))
+    plane.keys.principals["stranger"] = Unavailable("store_unavailable")
+    first = _stranger(plane)
+    assert first.status == 503
+    plane.keys.principals["stranger"] = plane.keys.principals["good"]
+    assert _stranger(plane, first).status == 200
+
+
+def test_a_credential_that_was_not_looked_at_is_not_taken_for_no_good(fakes):
+    plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)))
+    for _ in range(3):
+        plane.failures.failed("127.0.0.1")
+    first = _stranger(plane)
+    assert first.status == 429
+    plane.keys.principals["stranger"] = plane.keys.principals["good"]
+    assert _stranger(plane, first).status == 200
 
 
 def test_a_familiar_head_is_recognised_anew_when_the_policy_has_changed(fakes):

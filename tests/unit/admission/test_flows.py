@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict
 
 import pytest
 
-from gateway.admission.flows import MOST_TOKENS, QUANTUM, Ahead, Flows, Line, Ticket, stand
+from gateway.admission.flows import EARLY, KEPT, MOST_TOKENS, QUANTUM, Ahead, Flows, Line, Ticket, stand
 from gateway.model import Priority
 
 
@@ -86,10 +86,99 @@ def test_a_weight_is_a_share(weight):
 
 def test_nobody_saves_up_while_nothing_of_it_waits():
     waiting = flows(ticket(1, "idle", tokens=1), *(ticket(10 + n, "busy", tokens=QUANTUM) for n in range(40)))
-    drain(waiting, most=30)
+    assert waiting.next().tenant == "idle"
+    drain(waiting, most=29)
     for number in range(100, 140):
         waiting.add(ticket(number, "idle", tokens=QUANTUM))
     assert [each.tenant for each in drain(waiting, most=10)].count("idle") <= 6
+
+
+# --- who begins anew
+
+
+def test_one_that_begins_anew_does_not_wait_for_the_turns_of_the_others():
+    waiting = flows(*(ticket(100 * n + m, f"busy{n}") for n in range(50) for m in range(20)))
+    drain(waiting, most=301)
+    waiting.add(ticket(9_001, "new"))
+    waiting.add(ticket(9_002, "newer", tokens=100 * QUANTUM))
+    assert [each.number for each in drain(waiting, most=2)] == [9_001, 9_002]
+
+
+def test_it_has_one_turn_early_and_the_next_when_it_comes():
+    waiting = flows(*(ticket(100 * n + m, f"busy{n}", tokens=QUANTUM) for n in range(5) for m in range(20)))
+    drain(waiting, most=22)
+    for number in range(3):
+        waiting.add(ticket(9_000 + number, "new", tokens=QUANTUM))
+    places = [place for place, each in enumerate(drain(waiting, most=20)) if each.tenant == "new"]
+    assert places[0] == 0
+    assert places[2] - places[1] == 6
+    assert 6 <= places[1] <= 2 * 6 + 3
+
+
+def test_one_that_was_served_and_comes_again_in_the_same_round_is_not_new():
+    """Else one that always has but one request would always be first, whatever it gets in all."""
+    waiting = flows(*(ticket(n, f"busy{n % 4}", tokens=QUANTUM) for n in range(400)))
+    served = Counter()
+    for number in range(100):
+        if not any(each.tenant == "single" for each in waiting._line.values()):
+            waiting.add(ticket(9_000 + number, "single", tokens=QUANTUM))
+        served[waiting.next().tenant] += 1
+    assert max(served.values()) - min(served.values()) <= 2
+
+
+def test_what_it_overdrew_is_not_forgotten_with_it():
+    waiting = flows(*(ticket(n, "busy", tokens=QUANTUM) for n in range(100)))
+    waiting.add(ticket(9_000, "huge", tokens=20 * QUANTUM))
+    taken = [waiting.next() for _ in range(3)]
+    assert {each.tenant for each in taken} == {"busy", "huge"}
+    waiting.add(ticket(9_001, "huge", tokens=20 * QUANTUM))
+    assert 15 <= [each.tenant for each in drain(waiting)].index("huge") <= 20
+
+
+def test_one_that_left_unserved_is_new_again():
+    waiting = flows(*(ticket(n, "busy") for n in range(100)))
+    drain(waiting, most=10)
+    gone = ticket(9_000, "new")
+    waiting.add(gone)
+    waiting.remove(gone)
+    waiting.add(ticket(9_001, "new"))
+    assert waiting.next().number == 9_001
+
+
+@pytest.mark.parametrize("many", [1, 10, 200])
+def test_however_many_are_new_each_of_the_others_has_its_turn(many):
+    """Within four requests for each tenant that waited when it had its last turn."""
+    waiting = flows(*(ticket(1_000 * n + m, f"old{n}", tokens=QUANTUM) for n in range(5) for m in range(100)))
+    drain(waiting, most=10)
+    left = {f"old{n}": (EARLY + 1) * 5 for n in range(5)}
+    served, number = Counter(), 10_000
+    for _ in range(400):
+        for _ in range(many):
+            number += 1
+            waiting.add(ticket(number, f"new{number}", tokens=1))
+        tenant = waiting.next().tenant
+        left = {each: most - 1 for each, most in left.items()}
+        if tenant.startswith("old"):
+            left[tenant] = (EARLY + 1) * len({each.tenant for each in waiting._line.values()})
+        served[tenant] += 1
+        assert min(left.values()) >= 0
+    assert min(served[each] for each in left) > 0
+    assert EARLY == 3
+
+
+def test_nobody_is_remembered_for_long():
+    """A hundred thousand come once, beside one that always waits."""
+    waiting = flows(*(ticket(n, "busy") for n in range(50)))
+    for number in range(100_000):
+        waiting.add(each := ticket(1_000 + number, f"t{number}", tokens=1_000_000))
+        if number % 3:
+            waiting.remove(each)
+        else:
+            waiting.next()
+            waiting.add(ticket(1_000_000 + number, "busy", entered=1_000.0 + number))
+        assert len(waiting._tenants) == len(waiting._turns) <= len(waiting) + 1 + max(KEPT, len(waiting))
+    drain(waiting)
+    assert (len(waiting._tenants), len(waiting._turns), len(waiting._early)) == (0, 0, 0)
 
 
 def test_what_costs_nothing_does_not_keep_the_turn():
@@ -100,18 +189,19 @@ def test_what_costs_nothing_does_not_keep_the_turn():
 
 def test_the_rounds_that_serve_nobody_are_not_gone_through(monkeypatch):
     """Else a request of ten million tokens and a weight of 0.01 would take half a million rounds."""
-    fed = 0
-    feed = Flows.next.__globals__["_Flow"].feed
+    passed = 0
+    go_on = Flows.next.__globals__["_Flow"].go_on
 
-    def counted(flow, rounds):
-        nonlocal fed
-        fed += 1
-        feed(flow, rounds)
+    def counted(flow):
+        nonlocal passed
+        passed += 1
+        go_on(flow)
 
-    monkeypatch.setattr(Flows.next.__globals__["_Flow"], "feed", counted)
-    waiting = flows(*(ticket(number, f"t{number}", tokens=10**9, weight=0.01) for number in range(10)))
-    assert len(drain(waiting)) == 10
-    assert fed < 200
+    monkeypatch.setattr(Flows.next.__globals__["_Flow"], "go_on", counted)
+    slow = [ticket(number, f"t{number % 100}", tokens=10**9, weight=0.01) for number in range(200)]
+    waiting = flows(*slow, *(ticket(1_000 + number, "quick", tokens=1) for number in range(2_000)))
+    assert len(drain(waiting)) == 2_200
+    assert 200 <= passed < 400
 
 
 def test_one_that_leaves_is_served_no_more_and_its_tenants_others_are():
@@ -119,24 +209,42 @@ def test_one_that_leaves_is_served_no_more_and_its_tenants_others_are():
     waiting = flows(*tickets)
     waiting.remove(tickets[0])
     waiting.remove(tickets[2])
-    assert (len(waiting), waiting.tokens, waiting.weight) == (2, 200, 1.0)
+    assert (len(waiting), waiting.tokens) == (2, 200)
     assert [each.number for each in drain(waiting)] == [2, 4]
-    assert (waiting.tokens, waiting.weight) == (0, 0.0)
+    assert waiting.tokens == 0
 
 
 def test_the_newest_word_on_a_weight_counts():
-    waiting = flows(ticket(1, weight=1.0), ticket(2, "b"), ticket(3, weight=4.0))
-    assert waiting.weight == 5.0
+    first = [ticket(n, tokens=QUANTUM) for n in range(200)]
+    waiting = flows(*first, *(ticket(1_000 + n, "b", tokens=QUANTUM) for n in range(200)))
+    waiting.add(ticket(2_000, weight=4.0, tokens=QUANTUM))
+    served = Counter(each.tenant for each in drain(waiting, most=100))
+    assert abs(served["a"] / 4 - served["b"]) <= 2
 
 
 def test_a_newcomer_has_before_it_what_is_of_its_tenant_and_as_much_of_others_as_they_get_until_then():
-    heavy = [ticket(number, "heavy", tokens=1_000) for number in range(100)]
-    waiting = flows(*heavy, ticket(200, "light", tokens=1_000))
-    assert waiting.ahead(ticket(201, "heavy", tokens=1_000)) == Ahead(101, 101_000)
-    assert waiting.ahead(ticket(201, "light", tokens=1_000)) == Ahead(3, 3_000)
-    assert waiting.ahead(ticket(201, "new", tokens=1_000)) == Ahead(2, 2_000)
-    assert waiting.ahead(ticket(201, "new", tokens=1_000, weight=0.01)) == Ahead(101, 101_000)
+    heavy = [ticket(number, "heavy", tokens=QUANTUM) for number in range(100)]
+    waiting = flows(*heavy, *(ticket(200 + number, "light", tokens=QUANTUM) for number in range(3)))
+    assert waiting.ahead(ticket(900, "heavy", tokens=QUANTUM)) == Ahead(103, 103 * QUANTUM)
+    assert waiting.ahead(ticket(900, "light", tokens=QUANTUM)) == Ahead(7, 7 * QUANTUM)
     assert Flows().ahead(ticket(1)) == Ahead(0, 0)
+
+
+def test_before_one_that_begins_anew_are_those_that_do_too():
+    waiting = flows(*(ticket(number, "busy", tokens=QUANTUM) for number in range(100)))
+    drain(waiting, most=10)
+    assert waiting.ahead(ticket(900, "new", tokens=50_000, weight=0.01)) == Ahead(0, 0)
+    waiting.add(ticket(900, "newer"))
+    waiting.add(ticket(901, "newer"))
+    assert waiting.ahead(ticket(902, "new")) == Ahead(2, 200)
+    assert waiting.ahead(ticket(902, "newer")) == Ahead(2, 200)
+    drain(waiting, most=2)
+    assert waiting.ahead(ticket(902, "newer", tokens=1)) == Ahead(0, 0)
+
+
+def test_many_that_ask_what_is_before_them_do_not_have_all_counted():
+    waiting = flows(*(ticket(number, f"t{number // 2}", tokens=QUANTUM) for number in range(2_000)))
+    assert 0 < waiting.ahead(ticket(9_000, "t999")).requests <= 1_000
 
 
 def test_a_hundred_thousand_wait():

@@ -16,7 +16,7 @@ from gateway.model import Priority
 from gateway.policy.admission import Admission, PerClass
 
 I, S, B = Priority  # noqa: E741 - the three classes, the highest first
-PLAIN = Admission(share=PerClass(1, 1, 1), starve=PerClass(0, 0, 0))
+PLAIN = Admission(wait=PerClass(30, 60, 300), share=PerClass(1, 1, 1), starve=PerClass(0, 0, 0))
 
 
 class SteppedLoop(asyncio.SelectorEventLoop):

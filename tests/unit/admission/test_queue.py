@@ -143,7 +143,7 @@ def test_where_none_may_wait_none_does():
 
 def test_the_newest_of_the_lowest_class_gives_way_to_a_higher_one():
     waiting = queue(replace(PLAIN, queue=4))
-    held = {n: ticket(n, each) for n, each in enumerate((S, B, B, S))}
+    held = {n: ticket(n, each) for n, each in enumerate((S, B, B, S))}  # all of one tenant
     fill(waiting, *held.values())
     assert waiting.offer(ticket(10, I)) == (held[2],)
     assert waiting.offer(ticket(11, S)) == (held[1],)
@@ -201,6 +201,110 @@ def test_a_policy_that_allows_less_than_waits_already_drives_nobody_out_but_lets
     assert len(waiting) == 3
 
 
+# --- who gives way to an equal
+
+
+def test_one_that_has_filled_the_queue_shuts_nobody_out():
+    waiting = fill(queue(), *(ticket(n, tenant="hog") for n in range(1_000)))
+    assert [each.number for each in waiting.offer(ticket(2_000, tenant="small"))] == [999]
+    with pytest.raises(QueueFull):
+        waiting.offer(ticket(2_001, tenant="hog"))
+    assert len(waiting) == 1_000
+    assert 2_000 in drain(waiting, most=8)
+
+
+def test_equals_do_not_drive_out_each_other():
+    """In the end all that ask for much have as much, and from then on nobody gets in."""
+    waiting = fill(queue(replace(PLAIN, queue=12)), *(ticket(n, tenant="t0") for n in range(12)))
+    let_in = 0
+    for number in range(100, 400):
+        try:
+            evicted = waiting.offer(ticket(number, tenant=f"t{number % 4}"))
+        except QueueFull:
+            continue
+        assert len(evicted) == 1
+        let_in += 1
+    assert let_in == 9
+    left = [waiting.take(0, anyone) for _ in range(12)]
+    assert sorted(each.tenant for each in left if each) == sorted(f"t{n % 4}" for n in range(12))
+
+
+def test_one_that_has_no_more_than_the_newcomer_would_gives_no_way():
+    waiting = fill(queue(replace(PLAIN, queue=3)), *(ticket(n, tenant=f"t{n}") for n in range(3)))
+    with pytest.raises(QueueFull):
+        waiting.offer(ticket(3, tenant="t3"))
+    waiting = fill(queue(replace(PLAIN, queue=3)), *(ticket(n, tenant="ab"[n > 1]) for n in range(3)))
+    with pytest.raises(QueueFull):
+        waiting.offer(ticket(3, tenant="b"))
+    assert [each.number for each in waiting.offer(ticket(4, tenant="c"))] == [1]
+
+
+def test_where_bytes_are_full_whoever_holds_the_most_of_them_gives_way():
+    many, big = [ticket(n, tenant="many") for n in range(40)], [ticket(40 + n, tenant="big", size=20) for n in range(3)]
+    waiting = fill(queue(replace(PLAIN, queue_bytes=100)), *many, *big)
+    with pytest.raises(QueueFull):
+        waiting.offer(ticket(90, tenant="many"))
+    assert [each.number for each in waiting.offer(ticket(91, tenant="new", size=20))] == [42]
+
+
+def test_lower_classes_give_way_first_and_then_equals():
+    held = [ticket(0, B, size=20), *(ticket(n, S, "hog", size=20) for n in range(1, 5))]
+    waiting = fill(queue(replace(PLAIN, queue_bytes=100)), *held)
+    assert [each.number for each in waiting.offer(ticket(9, S, "new", size=30))] == [0, 4]
+    assert waiting.depth_of("x") == (4, 90)
+
+
+def test_of_the_lowest_class_whoever_holds_the_most_gives_way_first():
+    held = [ticket(0, B, "a"), ticket(1, B, "hog"), ticket(2, B, "hog"), ticket(3, B, "b", size=50)]
+    waiting = fill(queue(replace(PLAIN, queue=4)), *held)
+    assert [each.number for each in waiting.offer(ticket(9, S))] == [2]
+    waiting = fill(queue(replace(PLAIN, queue_bytes=53)), *held)
+    assert [each.number for each in waiting.offer(ticket(9, S))] == [3]
+
+
+def test_who_holds_the_most_is_known_after_it_has_lost_some():
+    hog = [ticket(n, tenant="hog", size=5) for n in range(10)]
+    waiting = fill(queue(replace(PLAIN, queue=14)), *hog, *(ticket(20 + n, tenant="b") for n in range(4)))
+    for each in hog[:8]:
+        waiting.remove(each)
+    fill(waiting, *(ticket(30 + n, tenant=f"c{n}") for n in range(8)))
+    assert [each.number for each in waiting.offer(ticket(90, tenant="new"))] == [23]
+    for each in hog[8:]:
+        waiting.remove(each)
+    fill(waiting, ticket(91, tenant="b"), ticket(92, tenant="hog"))
+    assert [each.number for each in waiting.offer(ticket(93, tenant="new2"))] == [91]
+
+
+def test_when_too_few_would_give_way_nobody_does():
+    hog = [ticket(n, tenant="hog", size=10) for n in range(10)]
+    waiting = fill(queue(replace(PLAIN, queue_bytes=100)), *hog)
+    with pytest.raises(QueueFull):
+        waiting.offer(ticket(90, tenant="new", size=60))
+    assert waiting.depth_of("x") == (10, 100)
+    assert [each.number for each in waiting.offer(ticket(91, tenant="new", size=50))] == [9, 8, 7, 6, 5]
+    assert sorted(drain(waiting)) == [0, 1, 2, 3, 4, 91]
+
+
+def test_no_more_than_some_equals_give_way_to_one():
+    policy = PLAIN
+    waiting = FairQueue(lambda: policy)
+    fill(waiting, *(ticket(n, tenant="hog") for n in range(200)))
+    policy = replace(PLAIN, queue=100)
+    with pytest.raises(QueueFull):
+        waiting.offer(ticket(900, tenant="new"))
+    assert len(waiting) == 200
+
+
+def test_rankings_hold_no_more_than_there_is():
+    waiting = fill(queue(), *(ticket(n, tenant=f"t{n}") for n in range(10)))
+    for number in range(10, 20_000):
+        each = ticket(number, tenant=f"t{number}")
+        waiting.offer(each)
+        waiting.remove(each)
+    rankings = waiting._aliases["x"].classes[S.rank]._rankings
+    assert max(map(len, rankings)) < 200
+
+
 # --- who leaves
 
 
@@ -222,7 +326,7 @@ def test_of_aliases_and_tenants_that_wait_no_more_nothing_is_kept():
     drain(waiting, most=50)
     waiting.clear()
     assert len(waiting._aliases) == len(waiting._tickets) == 0
-    assert [len(flows._ring) for flows in waiting._classes] == [0, 0, 0]
+    assert [len(flows._tenants) for flows in waiting._classes] == [0, 0, 0]
 
 
 def test_all_may_leave_at_once():
@@ -243,16 +347,18 @@ def test_depths_are_told_by_class():
 def test_before_a_newcomer_is_what_is_above_it_and_its_fair_part_of_its_class():
     waiting = fill(queue(), ticket(1, I, tokens=7), ticket(2, S, "a"), ticket(3, S, "b"), ticket(4, B, tokens=9_999))
     assert waiting.ahead(ticket(9, I)) == Ahead(1, 7)
-    assert waiting.ahead(ticket(9, S)) == Ahead(3, 207)
-    assert waiting.ahead(ticket(9, B, tokens=10_000)) == Ahead(4, 10_206)
+    assert waiting.ahead(ticket(9, S)) == Ahead(2, 107)
+    assert waiting.ahead(ticket(9, S, "b")) == Ahead(3, 207)
+    assert waiting.ahead(ticket(9, B)) == Ahead(4, 10_206)
 
 
 def test_a_hundred_thousand_wait_and_make_way():
     waiting = queue(replace(PLAIN, queue=100_000))
     tickets = [ticket(n, (S, B)[n % 2], f"t{n % 1_000}", alias="x") for n in range(100_000)]
     fill(waiting, *tickets)
-    evicted = [waiting.offer(ticket(200_000 + n, I))[0].number for n in range(1_000)]
-    assert evicted == [99_999 - 2 * n for n in range(1_000)]
+    evicted = [waiting.offer(ticket(200_000 + n, I))[0] for n in range(1_000)]
+    assert {each.priority for each in evicted} == {B}
+    assert sorted(each.number for each in evicted) == list(range(98_001, 100_000, 2))
     assert len(waiting) == 100_000
     assert len(drain(waiting)) == 100_000
     assert waiting.size == 0

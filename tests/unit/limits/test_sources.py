@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.limits.sources import FailureGate
 
@@ -34,6 +36,21 @@ def test_a_source_is_blocked_after_its_failures_and_free_again_as_they_age(clock
     assert gate.blocked("192.0.2.1") == 1
     clock.now += 1
     assert gate.blocked("192.0.2.1") is None
+
+
+@given(
+    per_minute=st.integers(1, 100),
+    events=st.lists(st.tuples(st.floats(0.0, 100.0), st.sampled_from(["192.0.2.1", "2001:db8::1"])), max_size=60),
+)
+def test_a_strike_is_what_asking_and_then_failing_is(per_minute, events):
+    clock = Clock()
+    one, other = FailureGate(per_minute, clock, max_sources=1), FailureGate(per_minute, clock, max_sources=1)
+    for seconds, source in events:
+        clock.now += seconds / per_minute
+        wait = other.blocked(source)
+        if wait is None:
+            other.failed(source)
+        assert one.strike(source) == wait
 
 
 def test_sources_do_not_pay_for_each_other(clock):

@@ -28,7 +28,7 @@ def faults(text: str) -> set[tuple[str, int]]:
 
 def test_what_is_not_written_has_the_default():
     assert parse("") == parse("admission: {}") == Admission()
-    assert parse("admission: {wait: {bulk: 7}}").wait == PerClass(30, 60, 7)
+    assert parse("admission: {wait: {bulk: 7}}").wait == PerClass(10, 30, 7)
     assert parse("admission: {share: {}, starve: {}}") == Admission()
 
 
