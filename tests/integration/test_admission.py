@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -243,3 +244,31 @@ def test_another_limit_holds_from_the_next_moment_on(site):
         assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
 
     callers.run(story)
+
+
+def test_whatever_leaves_whenever_nothing_is_left_behind(site):
+    """Hundreds that leave while they wait, are granted a place, or are served."""
+    engines = [site.engine(step_time=0.002, prefill_tokens_per_second=0.0) for _ in range(2)]
+    gateway = started(site, engines, in_flight=2, queue=100)
+    callers, dice = Callers(gateway), random.Random(7)
+
+    async def story() -> None:
+        asked: list[asyncio.Task[httpx.Response]] = []
+        for _ in range(400):
+            asked.append(callers.ask(dice.choice(("calls", "urgent", "later")), stream=dice.random() < 0.5))
+            if dice.random() < 0.6:
+                dice.choice(asked).cancel()
+            if dice.random() < 0.3:
+                await asyncio.sleep(0)
+            while len([each for each in asked if not each.done()]) > 60:
+                await asyncio.sleep(0.001)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        statuses = [answer.status_code for answer in answers if isinstance(answer, httpx.Response)]
+        assert set(statuses) <= {200, 429}
+        assert statuses.count(200) > 50
+        await callers.until(lambda: callers.waiting() == 0 and gateway.in_flight() == 0)
+        assert not gateway.gateway.core.gate.waits(MODEL)
+        assert [(await callers.ask()).status_code for _ in range(4)] == [200] * 4
+
+    callers.run(story)
+    wait_until(lambda: gateway.in_flight() == 0, "nothing in flight")

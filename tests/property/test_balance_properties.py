@@ -29,7 +29,8 @@ LOADS = st.builds(
     waiting=st.floats(0, 1000),
     in_flight=st.integers(0, 1000),
     slots=st.one_of(st.none(), st.integers(1, 512)),
-    kv=st.floats(0, 1),
+    used=st.floats(0, 1e6),
+    room=st.floats(0, 1e6),
     preempting=st.floats(0, 100),
     age=st.floats(0, 60),
     share=st.floats(0.01, 1),
@@ -39,14 +40,15 @@ LOADS = st.builds(
 )
 HOSTILE = st.builds(
     Load,
-    **dict.fromkeys(("queued", "sent", "others", "running", "waiting", "kv", "preempting", "age", "share"), ANY),
-    **dict.fromkeys(("mean_left", "unanswered", "quiet"), ANY),
+    **dict.fromkeys(("queued", "sent", "others", "running", "waiting", "preempting", "age", "share"), ANY),
+    **dict.fromkeys(("used", "room", "mean_left", "unanswered", "quiet"), ANY),
     in_flight=st.one_of(WHOLE, st.just(10**400)),
     slots=st.one_of(SLOTS, st.just(10**400)),
 )
 PACES = st.builds(Prior, prefill=st.floats(10, 1e6), step=st.floats(1e-4, 1)).map(Pace)
 TOKENS = st.floats(0, 1e6)
-SCRAPED = ("queued", "running", "waiting", "kv", "preempting")
+SCRAPED = ("queued", "running", "waiting", "used", "preempting")
+UNSCRAPED = dict.fromkeys((*SCRAPED, "room"), 0.0)
 GROWING = (*SCRAPED, "sent", "others", "in_flight", "mean_left", "unanswered")
 
 
@@ -78,7 +80,7 @@ def test_the_older_a_scrape_the_less_it_says(load, uncached, pace, older):
     def said(age):
         """How much the total is above that of own counts alone."""
         aged = load._replace(age=age)
-        blank = aged._replace(**dict.fromkeys(SCRAPED, 0.0))
+        blank = aged._replace(**UNSCRAPED)
         with_scrape, without = estimate(aged, uncached, pace).total, estimate(blank, uncached, pace).total
         assert nearly(with_scrape) >= without
         return with_scrape - without, with_scrape
@@ -90,7 +92,7 @@ def test_the_older_a_scrape_the_less_it_says(load, uncached, pace, older):
 @STEADY
 @given(load=LOADS, uncached=TOKENS, pace=PACES)
 def test_a_scrape_that_is_very_old_says_nothing(load, uncached, pace):
-    blank = load._replace(**dict.fromkeys(SCRAPED, 0.0))
+    blank = load._replace(**UNSCRAPED)
     old = estimate(load._replace(age=1e4), uncached, pace).total
     assert math.isclose(old, estimate(blank, uncached, pace).total, rel_tol=1e-9)
 

@@ -325,6 +325,7 @@ class Sent:
         """It has ended, in whatever way."""
         self._replica.leave()
         work = self._replica.work
+        work.left(self._uncached, self._epoch)
         if self._open:
             self._open = False
             work.dropped(self._uncached, self._epoch, streamed=self._streamed)

@@ -25,8 +25,6 @@ AHEAD = 2 * FRESH
 """One that would hold for longer is of a clock that was set back."""
 
 _CROWD = 256.0  # sequences that make a decode step twice as long as one does
-_KV_SCALE = 0.15  # seconds, after SMG's least_load: 0.15 k / (1 - k)
-_KV_STEEPNESS = 16  # and times k to this power: a cache that is half in use costs nobody anything
 _REDO = 0.1  # seconds of work that each preemption makes anew
 _PROGRESS = 0.75  # share of the unanswered tokens that may be taken as computed without a first token to prove it
 
@@ -53,7 +51,8 @@ class Load(NamedTuple):
     """What a replica has to do. Tokens are prompt tokens that have to be computed: those in its prefix cache are not.
 
     Scraped ``age`` seconds ago: ``queued`` tokens that wait or are in prefill there (0 if not known), requests
-    ``running`` and ``waiting``, ``kv`` use from 0 to 1, and ``preempting``, preemptions a second lately. Counted by
+    ``running`` and ``waiting``, ``used`` tokens of the KV cache, which are those that were in use or waited for and
+    what has come or gone since, of ``room`` (0: not known), and ``preempting``, preemptions a second lately. Counted by
     instances: ``sent``, tokens sent there since that scrape that have had no first token yet; ``unanswered``, all such
     tokens of this instance, whenever sent, and ``quiet``, seconds since it last gave one of them a first token, or
     since they were sent where that is less; ``others``, all such tokens of other instances; ``in_flight``, everybody's
@@ -68,7 +67,8 @@ class Load(NamedTuple):
     waiting: float = 0.0
     in_flight: int = 0
     slots: int | None = None
-    kv: float = 0.0
+    used: float = 0.0
+    room: float = 0.0
     preempting: float = 0.0
     age: float = 0.0
     share: float = 1.0
@@ -77,11 +77,11 @@ class Load(NamedTuple):
     quiet: float = 0.0
 
 
-# Of each field of a load, in their order. A cache that is wholly full would cost for ever; a share of 0 likewise.
+# Of each field of a load, in their order. A share of 0 would cost for ever.
 _BOUNDS: tuple[tuple[float, float], ...] = (
     *(_TOKENS, _TOKENS, _TOKENS),
     *(_REQUESTS, _REQUESTS, _REQUESTS, _REQUESTS),
-    (0.0, 0.99),
+    *(_TOKENS, _TOKENS),
     (0.0, 1e3),
     _SECONDS,
     (0.01, 1.0),
@@ -93,8 +93,13 @@ class Terms(NamedTuple):
     """What an estimate is made of, in seconds: ``total`` is the sum of the first five, times ``factor``.
 
     ``queue``: the prompts before it. ``prefill``: its own. ``slot``: until the batch has a place. ``decode``: the steps
-    of those running, which prefill shares with them. ``pressure``: what a full KV cache will cost. ``factor``: more for
-    a replica that is to get less.
+    of those running, which prefill shares with them. ``pressure``: until the KV cache has
+    room for its prompt, and what preemptions make anew. ``factor``: more for a replica that is to get less.
+
+    Room: a request lacks ``used + uncached - room`` tokens of the cache. Sequences that run end evenly over the time
+    that the longest of them takes, which is twice what they have left on average; so a full cache frees
+    ``room / (2 mean_left)`` tokens a second, and the wait is what is lacking over that rate. It grows with what this
+    request lacks and not with the cache's use alone: a full cache costs one that finds its prompt there nothing.
     """
 
     queue: float
@@ -120,10 +125,11 @@ def estimate(load: Load, uncached: float, pace: Rates, passed: float = 0.0) -> T
 
     ``passed`` seconds ago the load was so; meanwhile the prompts before it have got shorter, as a quote has it.
     """
-    ahead, step, passes, slot, pressure, factor = _standing(load, pace)
+    ahead, step, passes, slot, pressure, factor, free, hold = _standing(load, pace)
     uncached = _bounded(uncached, _TOKENS)
     if passed > 0.0:
         ahead = max(ahead - passed / ((1.0 / pace.prefill + step / PASS_TOKENS) * factor), 0.0)
+    pressure += max(uncached - free, 0.0) * hold
     queue, prefill = ahead / pace.prefill, uncached / pace.prefill
     decode = step * (passes + (ahead + uncached) / PASS_TOKENS)
     total = (queue + prefill + slot + decode + pressure) * factor
@@ -136,14 +142,16 @@ class Quote:
     A choice among hundreds has a quarter of a microsecond for each. So a replica keeps its quote until something
     happens there (``void``) or ``FRESH`` seconds are over; meanwhile the prompts before a request get shorter by a
     second each second. ``until`` is when that is, ``clear`` when they would be gone; ``base`` is the rest of an
-    estimate, and ``token`` what each uncached token adds to it. ``said`` is what all that comes from, as ``Quoted``
-    names it; it is replaced, never changed, so that whoever keeps it knows how things stood.
+    estimate, and ``token`` what each uncached token adds to it; each beyond ``free``, for which the KV cache has no
+    room, adds ``hold`` too. ``said`` is what all that comes from, as ``Quoted`` names it; it is replaced, never
+    changed, so that whoever keeps it knows how things stood.
     """
 
-    __slots__ = ("base", "clear", "said", "token", "until")
+    __slots__ = ("base", "clear", "free", "hold", "said", "token", "until")
 
     def __init__(self) -> None:
-        self.base = self.clear = self.token = 0.0
+        self.base = self.clear = self.token = self.hold = 0.0
+        self.free = inf
         self.until = -inf
         self.said: tuple[Load, float, float, float] | None = None
 
@@ -157,22 +165,27 @@ class Quote:
 
     def renew(self, load: Load, pace: Rates, now: float) -> None:
         """Work it out anew."""
-        ahead, step, passes, slot, pressure, factor = _standing(load, pace)
+        ahead, step, passes, slot, pressure, factor, self.free, hold = _standing(load, pace)
         rate = pace.prefill
         self.token = token = (1.0 / rate + step / PASS_TOKENS) * factor
         self.clear = now + ahead * token
         self.base = (step * passes + slot + pressure) * factor
+        self.hold = hold * factor
         self.until = now + FRESH
         self.said = (load, rate, pace.step, now)
 
     def seconds(self, uncached: float, now: float) -> float:
         """What ``estimate`` says as its total, when it was just renewed."""
-        return max(self.clear - now, 0.0) + self.base + uncached * self.token
+        lack = uncached - self.free
+        wait = lack * self.hold if lack > 0.0 else 0.0
+        return max(self.clear - now, 0.0) + self.base + uncached * self.token + wait
 
 
-def _standing(load: Load, pace: Rates) -> tuple[float, float, float, float, float, float]:
-    """Tokens ahead, seconds of a step, passes before a first token, seconds for slot and pressure, and the factor."""
-    queued, sent, others, running, waiting, mine, slots, kv, preempting, age, share, left, own, quiet = load
+def _standing(load: Load, pace: Rates) -> tuple[float, float, float, float, float, float, float, float]:
+    """Tokens ahead, seconds of a step, passes before a first token, seconds for slot and preemptions, and the factor;
+    tokens of the KV cache that are free (below 0: others wait for some), and seconds for each that is lacking.
+    """
+    queued, sent, others, running, waiting, mine, slots, used, room, preempting, age, share, left, own, quiet = load
     if not (
         # All within ``_BOUNDS``: nearly always, so it has to be quick.
         0.0 <= queued <= 1e12
@@ -182,7 +195,8 @@ def _standing(load: Load, pace: Rates) -> tuple[float, float, float, float, floa
         and 0.0 <= waiting <= 1e9
         and 0 <= mine <= 1e9
         and (slots is None or 0 <= slots <= 1e9)
-        and 0.0 <= kv <= 0.99
+        and 0.0 <= used <= 1e12
+        and 0.0 <= room <= 1e12
         and 0.0 <= preempting <= 1e3
         and 0.0 <= age <= 1e6
         and 0.01 <= share <= 1.0
@@ -190,8 +204,8 @@ def _standing(load: Load, pace: Rates) -> tuple[float, float, float, float, floa
         and 0.0 <= own <= 1e12
         and 0.0 <= quiet <= 1e6
     ):
-        bounded = Load._make(map(_bounded, load, _BOUNDS))
-        queued, sent, others, running, waiting, mine, slots, kv, preempting, age, share, left, own, quiet = bounded
+        load = Load._make(map(_bounded, load, _BOUNDS))
+        queued, sent, others, running, waiting, mine, slots, used, room, preempting, age, share, left, own, quiet = load
     weight = 0.5 ** (age / HALF_LIFE)
     rate = pace.prefill
 
@@ -206,11 +220,14 @@ def _standing(load: Load, pace: Rates) -> tuple[float, float, float, float, floa
         slot = max(there + 1.0 - slots, 0.0) * left / slots
         batch = there if there < slots else slots
 
-    use = weight * kv
-    pressure = _KV_SCALE * use**_KV_STEEPNESS / (1.0 - use) + weight * preempting * _REDO
+    free, hold = inf, 0.0
+    if room >= 1.0:
+        # It is the wait that loses weight: of a full cache that counted for a little less, all would be gone at once.
+        free, hold = room - used, weight * 2.0 * left / room
+    pressure = weight * preempting * _REDO
     step = pace.step * (1.0 + batch / _CROWD)
     passes = FIRST_PASSES if batch >= 1.0 else 1.0 + (FIRST_PASSES - 1.0) * batch
-    return ahead, step, passes, slot, pressure, 1.0 / share
+    return ahead, step, passes, slot, pressure, 1.0 / share, free, hold
 
 
 def _bounded(value: float | None, bounds: tuple[float, float]) -> Any:

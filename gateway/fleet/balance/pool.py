@@ -16,26 +16,32 @@ _MOST_ROOM = 4 * _ROOM  # and if it says more: what is kept of them here takes m
 _TELLING = 20_000  # prompt tokens of an engine's count from which a share of hits tells something
 # Bytes a token move little: after so many counts, one in a few teaches as much as all.
 _LESSONS, _PART = 256, 8
+_MOVED = 1.1  # by how much, until indexes follow
 
 
 class Held:
     """What one replica is believed to hold, and how far that was believed of prompts since it was last compared.
 
     ``hits`` and ``queries`` are the engine's own counters then, in tokens. ``taught`` is when a first token taught its
-    pace the last time.
+    pace the last time, ``tokens`` how many the engine's cache holds (0: it does not say).
     """
 
-    __slots__ = ("believed", "hits", "index", "queries", "size", "taught")
+    __slots__ = ("believed", "hits", "index", "queries", "size", "taught", "tokens")
 
     def __init__(self, index: PrefixIndex, reading: Reading | None) -> None:
         self.index = index
         self.taught = 0.0
+        self.tokens = _cache_tokens(reading)
         self.begin(*(0.0, 0.0) if reading is None else _cache_counters(reading))
 
     def begin(self, hits: float, queries: float) -> None:
         """Compare what comes from here on."""
         self.believed = self.size = 0.0
         self.hits, self.queries = hits, queries
+
+
+def _cache_tokens(reading: Reading | None) -> float:
+    return 0.0 if reading is None else reading.values.get(Signal.KV_TOKENS, 0.0)
 
 
 def _cache_counters(reading: Reading) -> tuple[float, float]:
@@ -58,6 +64,7 @@ class Pool:
         self._held: dict[str, Held] = {}
         self._shortlist: Shortlist[Replica] | None = None
         self._lessons = 0
+        self._sized = self.scale.value  # by which the indexes have their rooms
 
     def shortlist(self, candidates: Sequence[Replica]) -> Shortlist[Replica]:
         """That of these candidates: they stay the same until a replica comes or goes."""
@@ -71,12 +78,14 @@ class Pool:
         self._lessons += 1
         if self._lessons <= _LESSONS or not self._lessons % _PART:
             self.scale.note(size, tokens)
+            if not self._sized / _MOVED <= self.scale.value <= self._sized * _MOVED:
+                self._resize()
 
     def note(self, replica: Replica, prompt: Prompt, believed: float) -> Held:
         """The prompt goes to a replica that is believed to hold so many bytes of it."""
         held = self._held.get(replica.id)
         if held is None:
-            index = self.table.open(replica.id, self._room(replica))
+            index = self.table.open(replica.id, self._room(_cache_tokens(replica.reading)))
             held = self._held[replica.id] = Held(index, replica.reading)
         held.index.note(prompt)
         held.believed += believed
@@ -88,7 +97,8 @@ class Pool:
         held, reading = self._held.get(replica.id), replica.reading
         if held is None or reading is None:
             return
-        held.index.resize(self._room(replica))
+        held.tokens = _cache_tokens(reading)
+        held.index.resize(self._room(held.tokens))
         hits, queries = _cache_counters(reading)
         asked = queries - held.queries
         if 0 <= asked < _TELLING:
@@ -97,9 +107,18 @@ class Pool:
             held.index.correct(held.believed / held.size, min(max((hits - held.hits) / asked, 0.0), 1.0))
         held.begin(hits, queries)
 
-    def _room(self, replica: Replica) -> int:
-        """Bytes of prompts that its engine keeps, where it says."""
-        tokens = replica.reading.values.get(Signal.KV_TOKENS) if replica.reading is not None else None
+    def _resize(self) -> None:
+        """A token weighs something else than was thought, and so does what engines keep.
+
+        It cannot wait for the next review: what an index lets go because a token was thought to be short, an engine
+        still holds, and another would have to compute it anew.
+        """
+        self._sized = self.scale.value
+        for held in self._held.values():
+            held.index.resize(self._room(held.tokens))
+
+    def _room(self, tokens: float) -> int:
+        """Bytes of prompts that an engine keeps whose cache holds so many tokens (0: it does not say)."""
         return int(min(tokens * self.scale.value, _MOST_ROOM)) if tokens else _ROOM
 
     def forget(self, replica_id: str) -> None:

@@ -15,8 +15,9 @@ class Workload:
     """Counts of one replica, and its pace. ``now`` is seconds of a monotonic clock.
 
     Whoever sends a request says so with ``began`` and ends it with exactly one of ``answered`` (its first token came)
-    and ``dropped``; ``epoch`` at that moment tells which scrape knows of it, and which process. Tokens are counted
-    whole: sums of fractions do not come back to 0, and what is left of them would pass for a request that waits.
+    and ``dropped``, and says with ``left`` when it is gone; ``epoch`` as of ``began`` tells which scrape knows of it,
+    and which process. Tokens are counted whole: sums of fractions do not come back to 0, and what is left of them would
+    pass for a request that waits.
 
     A request that is not ``streamed`` shows no first token: when it ends it has long been computed. So it counts only
     until the next scrape, which tells better; else prompts would seem to wait for as long as their answers take, and
@@ -26,9 +27,9 @@ class Workload:
     """
 
     __slots__ = (
-        "_first_epoch", "_mean_left", "_mean_prompt", "_moved_at", "_others", "_others_then", "_preempting", "_prior",
-        "_quiet_from", "_read_at", "_reading", "_sent", "_unanswered", "_unshown", "epoch", "others_in_flight", "pace",
-        "quote",
+        "_elsewhere_then", "_first_epoch", "_mean_left", "_mean_prompt", "_moved_at", "_others", "_others_then",
+        "_preempting", "_prior", "_quiet_from", "_read_at", "_reading", "_resident", "_resident_then", "_sent",
+        "_unanswered", "_unshown", "epoch", "others_in_flight", "pace", "quote",
     )  # fmt: skip
 
     def __init__(self, prior: Prior) -> None:
@@ -44,6 +45,7 @@ class Workload:
         self._read_at = self._moved_at = -math.inf
         self._preempting = 0.0
         self._unanswered = self._unshown = self._sent = 0
+        self._resident = self._resident_then = self._elsewhere_then = 0
         self._others = self._others_then = self.others_in_flight = 0
         self._quiet_from = -math.inf
         self._mean_left = self._mean_prompt = 0.0
@@ -68,7 +70,8 @@ class Workload:
             self._preempting = 0.0
         self._reading, self._read_at = reading, now
         self._sent = self._unshown = 0
-        self._others_then = self._others
+        self._others_then, self._elsewhere_then = self._others, self.others_in_flight
+        self._resident_then = self._resident
         self.epoch += 1
         self.quote.void()
 
@@ -82,6 +85,7 @@ class Workload:
         """A request with so many uncached prompt tokens was sent."""
         tokens = round(uncached)
         self._sent += tokens
+        self._resident += tokens
         if streamed:
             if not self._unanswered:
                 self._quiet_from = now
@@ -109,6 +113,12 @@ class Workload:
             if not streamed:
                 self._unshown -= tokens
         self.quote.void()
+
+    def left(self, uncached: float, epoch: int) -> None:
+        """It has ended, in whatever way: its part of the KV cache is free."""
+        if epoch >= self._first_epoch:
+            self._resident -= round(uncached)
+            self.quote.void()
 
     def ended(self, seconds: float) -> None:
         """A request ended so many seconds after its first token. One that runs has half of that left, on average."""
@@ -154,16 +164,18 @@ class Workload:
         The scrape counted the requests of others too: of theirs, only what has come on top of that was sent since.
         """
         values = self._reading.values if self._reading is not None else {}
-        waiting = values.get(Signal.WAITING, 0.0)
+        waiting, running = values.get(Signal.WAITING, 0.0), values.get(Signal.RUNNING, 0.0)
+        room = values.get(Signal.KV_TOKENS, 0.0)
         return Load(
             queued=waiting * self._mean_prompt,
             sent=self._sent + max(self._others - self._others_then, 0),
             others=self._others,
-            running=values.get(Signal.RUNNING, 0.0),
+            running=running,
             waiting=waiting,
             in_flight=in_flight + self.others_in_flight,
             slots=self.pace.slots,
-            kv=values.get(Signal.KV_USE, 0.0),
+            used=self._used(min(values.get(Signal.KV_USE, 0.0), 1.0) * room, running, waiting),
+            room=room,
             preempting=self._preempting,
             age=now - self._read_at,
             share=share,
@@ -171,3 +183,14 @@ class Workload:
             unanswered=self._unanswered,
             quiet=now - self._quiet_from if self._unanswered else 0.0,
         )
+
+    def _used(self, used: float, running: float, waiting: float) -> float:
+        """Tokens of the KV cache that are taken or waited for, of which so many were in use at the scrape.
+
+        To those come the ones for which the engine's queue waits, and what has come or gone since: of this instance's
+        requests the prompts that had to be computed, and for each one of others, as for each that waited, what the
+        sequences that ran had each. Where they share what they have, that is the less.
+        """
+        each = used / running if running >= 1.0 else self._mean_prompt
+        strangers = waiting + self.others_in_flight - self._elsewhere_then
+        return max(used + strangers * each + self._resident - self._resident_then, 0.0)

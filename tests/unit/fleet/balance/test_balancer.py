@@ -556,6 +556,18 @@ def test_an_index_follows_what_its_engine_tells_later_and_what_tokens_weigh():
     assert index.room == int(1_000 * bench.pool().scale.value) > 7_000
 
 
+def test_indexes_follow_what_tokens_weigh_as_soon_as_that_is_learned():
+    bench = Bench(2, strategy="estimate")
+    for replica in bench.replicas:
+        replica.reading = reading(kv_tokens=1_000)
+        bench.weighed(replica, "x")
+    for _ in range(20):
+        bench.pool().learn(8_000, 1_000)
+    for replica in bench.replicas:
+        assert bench.index(replica).room == pytest.approx(1_000 * bench.pool().scale.value, rel=0.1)
+        assert bench.index(replica).room > 6_500
+
+
 def test_an_index_shrinks_where_the_engine_finds_less_than_is_believed_and_grows_back():
     bench = Bench(2, strategy="estimate")
     replica = bench.replicas[0]

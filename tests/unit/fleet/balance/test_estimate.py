@@ -34,8 +34,9 @@ def test_an_idle_replica_takes_a_step_and_the_prompt():
 
 def test_the_total_is_the_sum_times_the_factor():
     found = terms(
-        500, queued=9000, others=100, running=300, waiting=9, slots=256, mean_left=2, kv=0.9, preempting=1, share=0.5
-    )
+        500, queued=9000, others=100, running=300, waiting=9, slots=256, mean_left=2, used=900, room=1000, preempting=1,
+        share=0.5,
+    )  # fmt: skip
     assert min(found) > 0
     assert found.total == pytest.approx(sum(found[:5]) * 2)
 
@@ -99,13 +100,25 @@ def test_slots_that_are_not_known_cost_nothing(slots):
 # --- pressure
 
 
-def test_a_full_cache_costs_steeply_more():
-    costs = [terms(kv=use).pressure for use in (0, 0.5, 0.8, 0.9, 0.95, 0.99)]
-    assert costs == sorted(costs)
-    assert costs[1] < 0.0001
-    assert costs[2] < 0.05
-    assert 0.2 < costs[3] < 0.5
-    assert costs[5] > 10
+def test_a_prompt_waits_for_the_memory_that_it_lacks_as_fast_as_that_becomes_free():
+    cache = {"room": 16_000, "mean_left": 2.0}  # 4,000 tokens a second
+    assert terms(4000, used=16_000, **cache).pressure == pytest.approx(1.0)
+    assert terms(4000, used=14_000, **cache).pressure == pytest.approx(0.5)
+    assert terms(4000, used=12_000, **cache).pressure == 0
+
+
+def test_a_full_cache_costs_nothing_where_the_prompt_is_in_it():
+    assert terms(0, used=16_000, room=16_000, mean_left=2.0).pressure == 0
+
+
+def test_those_that_wait_for_memory_get_it_first():
+    assert terms(1000, used=20_000, room=16_000, mean_left=2.0).pressure == pytest.approx(5000 / 4000)
+    assert terms(0, used=20_000, room=16_000, mean_left=2.0).pressure == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("room", [0.0, 0.5, -1.0, math.nan])
+def test_a_cache_of_unknown_size_costs_nothing(room):
+    assert terms(1e6, used=1e6, room=room, mean_left=9.0).pressure == 0
 
 
 def test_preemptions_cost_what_is_done_anew():
@@ -121,21 +134,23 @@ def test_a_new_replica_counts_as_slower():
 
 
 def test_a_scraped_figure_loses_half_of_its_weight_in_its_half_life():
-    assert terms(kv=0.9, age=HALF_LIFE).pressure == terms(kv=0.45).pressure
+    full = {"used": 16_000, "room": 16_000, "mean_left": 2}
+    assert terms(900, age=HALF_LIFE, **full).pressure == pytest.approx(terms(450, **full).pressure)
     assert terms(running=80, age=HALF_LIFE).decode == pytest.approx(terms(running=40).decode)
     assert terms(preempting=4, age=3 * HALF_LIFE).pressure == pytest.approx(0.05)
 
 
 def test_there_is_no_age_at_which_anything_jumps():
-    busy = IDLE._replace(queued=50_000, running=100, waiting=60, in_flight=20, slots=64, mean_left=3, kv=0.95)
+    busy = IDLE._replace(queued=50_000, running=100, waiting=60, in_flight=20, slots=64, mean_left=3)
+    busy = busy._replace(used=15_900, room=16_000)
     totals = [estimate(busy._replace(age=age / 100), 500, RATES).total for age in range(3000)]
     assert totals == sorted(totals, reverse=True)
     assert max(before - after for before, after in pairwise(totals)) < 0.02 * totals[0]
 
 
 def test_an_old_scrape_leaves_the_own_counts():
-    old = {"queued": 1e6, "running": 500, "waiting": 500, "kv": 0.99, "preempting": 9, "slots": 64, "mean_left": 2}
-    found = terms(100, **old, in_flight=9, unanswered=700, age=math.inf)
+    old = {"queued": 1e6, "running": 500, "waiting": 500, "preempting": 9, "slots": 64, "mean_left": 2}
+    found = terms(100, **old, used=20_000, room=16_000, in_flight=9, unanswered=700, age=math.inf)
     assert found == pytest.approx(terms(100, in_flight=9, unanswered=700, slots=64, mean_left=2))
 
 
@@ -164,7 +179,7 @@ def test_garbage_everywhere_leaves_an_estimate(value):
 
 
 def test_what_is_no_number_counts_as_nothing():
-    for name in ("queued", "sent", "others", "running", "waiting", "kv", "preempting", "mean_left", "unanswered"):
+    for name in ("queued", "sent", "others", "running", "waiting", "used", "room", "mean_left", "unanswered"):
         assert terms(100, **{name: math.nan}) == terms(100, **{name: -7.0}) == terms(100)
 
 
@@ -178,7 +193,8 @@ BUSY = Load(
     waiting=9,
     in_flight=40,
     slots=64,
-    kv=0.9,
+    used=15_000,
+    room=16_000,
     preempting=0.2,
     age=0.1,
     share=0.5,

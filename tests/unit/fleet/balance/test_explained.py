@@ -44,7 +44,8 @@ def ask(tokens=1000.0, **fields):
 
 @pytest.mark.parametrize("later", [0.0, 0.1, 0.2])
 def test_the_totals_are_those_that_were_compared(later):
-    views = [View(0, Load(unanswered=3000, in_flight=2)), View(1, Load(running=40)), View(2, Load(kv=0.95, share=0.5))]
+    full = Load(used=9800, room=10_000, mean_left=1.0)
+    views = [View(0, full._replace(unanswered=3000, in_flight=2)), View(1, Load(running=40)), View(2, full)]
     decision = decided(views, ask(size=4000, held={"r0": 2000}), later=later)
     told = {one.replica: one for one in explain(decision).candidates}
     for view in views:

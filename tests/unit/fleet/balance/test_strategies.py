@@ -34,13 +34,15 @@ class Replica:
     pace: Pace = field(default_factory=lambda: Pace(Prior()))
     quote: Quote = field(default_factory=Quote)
     asked: int = 0
+    used: float = 0.0
 
     def __post_init__(self):
         self.point = point_of(self.id)
 
     def load(self, now):
         self.asked += 1
-        return Load(in_flight=self.in_flight, unanswered=self.unanswered, share=self.share)
+        load = Load(in_flight=self.in_flight, unanswered=self.unanswered, share=self.share)
+        return load._replace(used=self.used, room=10_000.0, mean_left=1.0)
 
 
 def fleet(size, **fields):
@@ -137,6 +139,15 @@ def test_affinity_yields_to_load():
     replicas[1].unanswered = 1500
     replicas[1].quote.void()
     assert replicas[1].id not in choices("estimate", replicas, request)
+
+
+def test_a_full_cache_turns_away_who_has_much_to_put_into_it_and_not_who_finds_it_there():
+    replicas = fleet(2)
+    full, free = replicas
+    full.used = 10_000.0
+    free.unanswered = 1_500.0
+    assert estimate_strategy(replicas, ask(4_000, size=4_000), no_dice) is free
+    assert estimate_strategy(replicas, ask(4_000, size=4_000, held={full.id: 3_950}), no_dice) is full
 
 
 def test_a_slow_start_gets_less():

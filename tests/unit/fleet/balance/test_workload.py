@@ -80,6 +80,7 @@ class Story:
         if not self.open:
             return
         request = self.open.pop(which % len(self.open))
+        self.work.left(request.tokens, request.epoch)
         if not (answered and request.streamed):  # refused, broken off, its client has left, or no stream: all the same
             self.work.dropped(request.tokens, request.epoch, streamed=request.streamed)
             return
@@ -88,7 +89,7 @@ class Story:
         self.work.answered(request.tokens, request.epoch, self.now)
 
     def scraped(self) -> None:
-        self.work.scraped(reading(running=2), self.now)
+        self.work.scraped(reading(running=2, kv_tokens=1e9), self.now)
         self.scrape += 1
 
     def restart(self) -> None:
@@ -134,6 +135,9 @@ def test_what_was_begun_is_ended_exactly_once_whatever_comes_between(events):
         story.check()
     seen = load(story.work, story.now)
     assert (seen.unanswered, seen.sent, seen.quiet) == (0, 0, 0.0)
+    story.scraped()
+    story.begin(5.0, streamed=True)
+    assert load(story.work, story.now).used == 5
 
 
 def test_fractions_of_tokens_leave_nothing_behind_that_would_pass_for_a_request():
@@ -179,7 +183,7 @@ def test_one_whose_first_token_is_not_seen_counts_until_the_next_scrape():
     assert (load(work).sent, load(work).unanswered) == (0, 0)
 
 
-@pytest.mark.parametrize("event", ["began", "answered", "dropped", "scraped", "reset"])
+@pytest.mark.parametrize("event", ["began", "answered", "dropped", "left", "scraped", "reset"])
 def test_whatever_happens_ends_the_quote(event):
     work = Workload(Prior())
     work.began(10.0, NOW)
@@ -189,6 +193,7 @@ def test_whatever_happens_ends_the_quote(event):
         "began": lambda: work.began(1.0, NOW),
         "answered": lambda: work.answered(10.0, work.epoch, NOW),
         "dropped": lambda: work.dropped(10.0, work.epoch),
+        "left": lambda: work.left(10.0, work.epoch),
         "scraped": lambda: work.scraped(reading(), NOW),
         "reset": work.reset,
     }[event]()
@@ -201,14 +206,68 @@ def test_whatever_happens_ends_the_quote(event):
 def test_a_load_says_what_was_scraped_counted_and_given():
     work = Workload(Prior())
     work.began(400.0, NOW)
-    work.scraped(reading(running=7, waiting=3, kv_use=0.5, preemptions=10), NOW)
-    work.scraped(reading(running=5, waiting=2, kv_use=0.6, preemptions=16), NOW + 2)
+    work.scraped(reading(running=7, waiting=3, kv_use=0.5, kv_tokens=10_000, preemptions=10), NOW)
+    work.scraped(reading(running=5, waiting=2, kv_use=0.6, kv_tokens=10_000, preemptions=16), NOW + 2)
     work.ended(8.0)
     seen = load(work, NOW + 3, in_flight=9, share=0.4)
     assert seen == Load(
-        queued=800.0, sent=0, running=5, waiting=2, in_flight=9, slots=None, kv=0.6, preempting=3.0, age=1.0,
-        share=0.4, mean_left=4.0, unanswered=400, quiet=3.0,
+        queued=800.0, sent=0, running=5, waiting=2, in_flight=9, slots=None, used=6000 + 2 * 1200,
+        room=10_000, preempting=3.0, age=1.0, share=0.4, mean_left=4.0, unanswered=400, quiet=3.0,
     )  # fmt: skip
+
+
+def test_what_a_cache_has_in_use_is_that_of_the_scrape_and_what_has_come_and_gone_since():
+    work = Workload(Prior())
+    work.began(400.0, NOW)
+    epoch = work.epoch
+    work.scraped(reading(running=1, kv_use=0.5, kv_tokens=1_000), NOW)
+    assert load(work).used == 500  # the engine has counted it
+    work.began(300.0, NOW, streamed=False)
+    assert load(work).used == 800
+    work.answered(400.0, epoch, NOW)
+    assert load(work).used == 800
+    work.left(400.0, epoch)
+    assert load(work).used == 400
+    work.scraped(reading(running=0, kv_use=0.0, kv_tokens=1_000), NOW)
+    work.left(300.0, epoch)
+    assert load(work).used == 0  # never below
+
+
+def test_requests_of_others_that_came_since_and_those_that_wait_have_what_others_have():
+    work = Workload(Prior())
+    work.heard_of_others(3, 0)
+    work.scraped(reading(running=4, waiting=1, kv_use=0.8, kv_tokens=1_000), NOW)
+    assert load(work).used == 800 + 200
+    work.heard_of_others(5, 0)
+    assert load(work).used == 800 + 3 * 200
+    work.heard_of_others(0, 0)
+    assert load(work).used == 800 - 2 * 200
+
+
+def test_where_nobody_ran_one_that_waits_has_an_usual_prompt():
+    work = Workload(Prior())
+    work.began(250.0, NOW)
+    work.scraped(reading(running=0, waiting=2, kv_use=0.0, kv_tokens=1_000), NOW)
+    assert load(work).used == 500
+
+
+def test_what_left_the_process_before_frees_nothing_at_its_successor():
+    work = Workload(Prior())
+    work.began(700.0, NOW)
+    old = work.epoch
+    work.reset()
+    work.scraped(reading(kv_tokens=1_000), NOW)
+    work.began(50.0, NOW)
+    work.left(700.0, old)
+    assert load(work).used == 50
+
+
+@pytest.mark.parametrize("values", [{"kv_use": 1e308, "kv_tokens": 1e308}, {"kv_use": 7.0, "kv_tokens": 10.0}])
+def test_nonsense_about_the_cache_leaves_an_estimate(values):
+    work = Workload(Prior())
+    work.scraped(reading(running=1e308, waiting=1e308, **values), NOW)
+    work.heard_of_others(9, 9)
+    assert 0 <= estimate(load(work), 100, work.pace).total < 1e9
 
 
 @pytest.mark.parametrize(
