@@ -132,17 +132,18 @@ def by_estimate(candidates: Sequence[V], ask: Ask, random: Random) -> V | None:
         if not 0.0 < quote.until - now < AHEAD:
             quote.renew(view.load(now), view.pace, now)
         ahead = quote.clear - now
-        total = (ahead if ahead > 0.0 else 0.0) + quote.base + quote.token * tokens
-        lack = tokens - quote.free
-        add(total + lack * quote.hold if lack > 0.0 else total)
+        add((ahead if ahead > 0.0 else 0.0) + quote.base + quote.token * tokens)
+        if tokens > quote.free:
+            seconds[-1] += (tokens - quote.free) * quote.hold
     held = ask.held
     if held and ask.size > 0:
         each = tokens / ask.size
         for index, view in enumerate(candidates):
             if view.id in held:
                 quote, less = view.quote, each * held[view.id]
-                lack = tokens - quote.free
-                seconds[index] -= less * quote.token + (min(less, lack) * quote.hold if lack > 0.0 else 0.0)
+                seconds[index] -= quote.token * less
+                if tokens > quote.free:
+                    seconds[index] -= min(less, tokens - quote.free) * quote.hold
     bound = nearly(min(seconds, default=0.0))
     equals = [
         view for view, total in zip(candidates, seconds, strict=True) if total <= bound and view.in_flight < view.room

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from gateway.fleet.balance.estimate import HALF_LIFE, Load, Quote
 from gateway.fleet.balance.pace import Pace, Prior
@@ -27,9 +28,10 @@ class Workload:
     """
 
     __slots__ = (
-        "_elsewhere_then", "_first_epoch", "_mean_left", "_mean_prompt", "_moved_at", "_others", "_others_then",
-        "_preempting", "_prior", "_quiet_from", "_read_at", "_reading", "_resident", "_resident_then", "_sent",
-        "_unanswered", "_unshown", "epoch", "others_in_flight", "pace", "quote",
+        "_each", "_elsewhere_then", "_first_epoch", "_in_use", "_mean_left", "_mean_prompt", "_moved_at", "_others",
+        "_others_then", "_preempting", "_prior", "_quiet_from", "_read_at", "_reading", "_resident", "_resident_then",
+        "_room", "_running", "_sent", "_unanswered", "_unshown", "_waiting", "epoch", "others_in_flight", "pace",
+        "quote",
     )  # fmt: skip
 
     def __init__(self, prior: Prior) -> None:
@@ -43,6 +45,7 @@ class Workload:
         self.pace = Pace(self._prior)
         self._reading: Reading | None = None
         self._read_at = self._moved_at = -math.inf
+        self._read({})
         self._preempting = 0.0
         self._unanswered = self._unshown = self._sent = 0
         self._resident = self._resident_then = self._elsewhere_then = 0
@@ -69,11 +72,19 @@ class Workload:
         else:
             self._preempting = 0.0
         self._reading, self._read_at = reading, now
+        self._read(reading.values)
         self._sent = self._unshown = 0
         self._others_then, self._elsewhere_then = self._others, self.others_in_flight
         self._resident_then = self._resident
         self.epoch += 1
         self.quote.void()
+
+    def _read(self, values: Mapping[Signal, float]) -> None:
+        """What a load takes of a scrape: it is made often."""
+        self._running, self._waiting = values.get(Signal.RUNNING, 0.0), values.get(Signal.WAITING, 0.0)
+        self._room = values.get(Signal.KV_TOKENS, 0.0)
+        self._in_use = min(values.get(Signal.KV_USE, 0.0), 1.0) * self._room
+        self._each = self._in_use / self._running if self._running >= 1.0 else 0.0
 
     def _preemptions(self, before: Reading | None, reading: Reading, seconds: float) -> float:
         """How many there were in each second since the scrape before."""
@@ -155,42 +166,41 @@ class Workload:
         """Requests that the engine had, everybody's, by a scrape that is not old."""
         if self._reading is None or now - self._read_at > HALF_LIFE:
             return 0.0
-        values = self._reading.values
-        return values.get(Signal.RUNNING, 0.0) + values.get(Signal.WAITING, 0.0)
+        return self._running + self._waiting
 
     def load(self, in_flight: int, share: float, now: float) -> Load:
         """All of it, for an estimate; ``in_flight`` are this instance's requests.
 
         The scrape counted the requests of others too: of theirs, only what has come on top of that was sent since.
         """
-        values = self._reading.values if self._reading is not None else {}
-        waiting, running = values.get(Signal.WAITING, 0.0), values.get(Signal.RUNNING, 0.0)
-        room = values.get(Signal.KV_TOKENS, 0.0)
+        more = self._others - self._others_then
+        # In the order of its fields: a load is made for each quote, and names take longer than the values.
         return Load(
-            queued=waiting * self._mean_prompt,
-            sent=self._sent + max(self._others - self._others_then, 0),
-            others=self._others,
-            running=running,
-            waiting=waiting,
-            in_flight=in_flight + self.others_in_flight,
-            slots=self.pace.slots,
-            used=self._used(min(values.get(Signal.KV_USE, 0.0), 1.0) * room, running, waiting),
-            room=room,
-            preempting=self._preempting,
-            age=now - self._read_at,
-            share=share,
-            mean_left=self._mean_left,
-            unanswered=self._unanswered,
-            quiet=now - self._quiet_from if self._unanswered else 0.0,
+            self._waiting * self._mean_prompt,
+            self._sent + more if more > 0 else self._sent,
+            self._others,
+            self._running,
+            self._waiting,
+            in_flight + self.others_in_flight,
+            self.pace.slots,
+            self._used(),
+            self._room,
+            self._preempting,
+            now - self._read_at,
+            share,
+            self._mean_left,
+            self._unanswered,
+            now - self._quiet_from if self._unanswered else 0.0,
         )
 
-    def _used(self, used: float, running: float, waiting: float) -> float:
-        """Tokens of the KV cache that are taken or waited for, of which so many were in use at the scrape.
+    def _used(self) -> float:
+        """Tokens of the KV cache that are taken or waited for.
 
-        To those come the ones for which the engine's queue waits, and what has come or gone since: of this instance's
-        requests the prompts that had to be computed, and for each one of others, as for each that waited, what the
-        sequences that ran had each. Where they share what they have, that is the less.
+        To those that were in use at the scrape come the ones for which the engine's queue waited, and what has come or
+        gone since: of this instance's requests the prompts that had to be computed, and for each one of others, as for
+        each that waited, what a sequence that ran had. Where they share what they have, that is the less.
         """
-        each = used / running if running >= 1.0 else self._mean_prompt
-        strangers = waiting + self.others_in_flight - self._elsewhere_then
-        return max(used + strangers * each + self._resident - self._resident_then, 0.0)
+        each = self._each or self._mean_prompt
+        strangers = self._waiting + self.others_in_flight - self._elsewhere_then
+        used = self._in_use + strangers * each + self._resident - self._resident_then
+        return used if used > 0.0 else 0.0
