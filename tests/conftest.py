@@ -30,6 +30,8 @@ T = TypeVar("T")
 PATIENCE = 10.0
 COLD = {"shapes": [], "slow_start": 0}
 """A warmup policy that warms nothing up."""
+UNBOUNDED = {"in_flight": 1_000_000}
+"""An admission policy by which engines get all at once: what they do with more than they can hold can be seen then."""
 
 
 def wait_until(condition: Callable[[], object], what: str = "condition", patience: float = PATIENCE) -> None:

@@ -20,6 +20,7 @@ from loadtests.bench.procs import answers
 from loadtests.engine.server import SimulatedEngine
 from loadtests.vllm.engine import RealEngine
 from loadtests.vllm.install import default_installation
+from tests.conftest import COLD, UNBOUNDED
 
 ALIAS, SERVED = "internal-general", "internal-general-v3"
 PATIENCE = 20.0
@@ -301,6 +302,7 @@ def new_gateway(shared_site):
     """A gateway in front of engines, with the alias, and a key for it in ``gateway.bearer``."""
 
     def make(*engines, ready=1, **flags):
+        flags.setdefault("policies", shared_site.routing(warmup=COLD, admission=UNBOUNDED))
         gateway = shared_site.gateway(engines, **flags)
         gateway.wait_ready(SERVED, ready)
         gateway.alias(ALIAS, SERVED)

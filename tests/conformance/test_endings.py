@@ -7,6 +7,8 @@ import json
 
 import pytest
 
+from tests.conftest import UNBOUNDED
+
 SLOTS = 4
 LONG = 1500
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -47,7 +49,7 @@ def hasty(shared_site):
     """Flags of gateways that ask an idle engine nothing, and one that is out soon whether it is well again."""
     sections = {"warmup": {"shapes": [], "slow_start": 0}, "health": {"canary_interval": 0}, "breaker": {"eject": 0.5}}
     # By estimate, the slower one of a pair gets nothing while the other one is idle.
-    return {"policies": shared_site.routing(balancing={"strategy": "round-robin"}, **sections)}
+    return {"policies": shared_site.routing(balancing={"strategy": "round-robin"}, admission=UNBOUNDED, **sections)}
 
 
 def test_drained_engine(talk, doomed, spare, new_gateway, hasty):

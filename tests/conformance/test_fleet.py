@@ -18,6 +18,7 @@ from gateway.fleet.link import EngineLink
 from gateway.fleet.progress import Progress
 from gateway.fleet.signals import Signal
 from gateway.policy.fleet import Health
+from tests.conftest import COLD, UNBOUNDED
 
 ALIAS, SERVED = "internal-general", "internal-general-v3"
 SLOTS, LONG, CONTEXT, BLOCK = 4, 1500, 2048, 128
@@ -29,7 +30,6 @@ CHECK_PROMPT, CHECK_OUTPUT = 16, 2
 STEADY = 4
 """A ratio at which first tokens count as settled though others use the host."""
 QUICK = {"shapes": [{"prompt": 32, "output": 4}], "ratio": STEADY, "slow_start": 0}
-COLD = {"shapes": [], "slow_start": 0}
 NO_CANARY = {"canary_interval": 0}
 HANG, NOTICED = 3, 3.0
 """Seconds: what policy says, and how much longer it may take on a host that is busy with other things."""
@@ -71,7 +71,7 @@ def front(shared_site):
 
     All replicas get their turn: by estimate, the slower one of a pair gets nothing while the other one is idle.
     """
-    made, in_turn = [], {"balancing": {"strategy": "round-robin"}}
+    made, in_turn = [], {"balancing": {"strategy": "round-robin"}, "admission": UNBOUNDED}
 
     def make(*engines, **sections):
         gateway = shared_site.gateway(engines, policies=shared_site.routing(**in_turn, **sections))

@@ -53,7 +53,9 @@ default_roles: [user]
 """,
     "access.yaml",
 )
-SAMPLES = {"key_id": "app1", "name:path": "chat", "replica_id:path": "127.0.0.1:8001"}
+SAMPLES = {
+    "key_id": "app1", "name:path": "chat", "replica_id:path": "127.0.0.1:8001", "request_id:path": "req_" + "0" * 24,
+}  # fmt: skip
 ORDERS: dict[type[BaseModel], dict[str, Any]] = {
     KeyOrder: {"name": "app2"},
     RotateOrder: {"overlap": 60},
