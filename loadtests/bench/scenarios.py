@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import orjson
 
+from loadtests.bench.named import named
+
 MODEL = "internal-general"
 """The served model's own name; the gateway makes an alias of the same name by itself."""
 
@@ -66,10 +68,7 @@ class UnknownScenario(ValueError):
 
 def by_name(name: str) -> Scenario:
     """The scenario of that name. Raises `UnknownScenario`."""
-    for scenario in SCENARIOS:
-        if scenario.name == name:
-            return scenario
-    raise UnknownScenario(f"no scenario {name!r}; there are: {', '.join(s.name for s in SCENARIOS)}")
+    return named(SCENARIOS, [name], "scenario", UnknownScenario)[0]
 
 
 def select(names: Iterable[str]) -> tuple[Scenario, ...]:
@@ -77,11 +76,11 @@ def select(names: Iterable[str]) -> tuple[Scenario, ...]:
 
     Raises `UnknownScenario`.
     """
-    wanted = {by_name(name).name for name in names}
+    wanted = named(SCENARIOS, names, "scenario", UnknownScenario)
     if not wanted:
         return SCENARIOS
-    wanted |= {need for name in wanted for need in by_name(name).needs}
-    return tuple(scenario for scenario in SCENARIOS if scenario.name in wanted)
+    needed = [need for scenario in wanted for need in (scenario.name, *scenario.needs)]
+    return named(SCENARIOS, needed, "scenario", UnknownScenario)
 
 
 def chat_body(size: int, variant: int, *, stream: bool) -> bytes:

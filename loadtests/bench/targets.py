@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from loadtests.bench import install
+from loadtests.bench.named import named
 from loadtests.bench.procs import StartFailed
 from loadtests.bench.scenarios import MODEL
 
@@ -246,9 +247,6 @@ def select(names: Sequence[str], *, peers: bool) -> tuple[Target, ...]:
 
     Raises `UnknownTarget`.
     """
-    known = [target.name for target in TARGETS]
-    if unknown := [name for name in names if name not in known]:
-        raise UnknownTarget(f"no target {unknown[0]!r}; there are: {', '.join(known)}")
     if names:
-        return tuple(target for target in TARGETS if target.name in names)
+        return named(TARGETS, names, "target", UnknownTarget)
     return tuple(target for target in TARGETS if peers or not target.peer)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from loadtests.bench.named import named
 from loadtests.engine.spec import EngineSpec
 from loadtests.routing.traffic import Length
 
@@ -154,13 +155,9 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 def by_name(name: str) -> Scenario:
     """Raises `UnknownScenario`."""
-    for scenario in SCENARIOS:
-        if scenario.name == name:
-            return scenario
-    raise UnknownScenario(f"no scenario {name!r}; there are: {', '.join(each.name for each in SCENARIOS)}")
+    return named(SCENARIOS, [name], "scenario", UnknownScenario)[0]
 
 
 def select(names: Sequence[str]) -> tuple[Scenario, ...]:
     """The named ones in the table's order; all without names. Raises `UnknownScenario`."""
-    chosen = {by_name(name).name for name in names}
-    return tuple(scenario for scenario in SCENARIOS if not names or scenario.name in chosen)
+    return named(SCENARIOS, names, "scenario", UnknownScenario) if names else SCENARIOS

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loadtests.bench.named import named
 from loadtests.bench.procs import StartFailed, answers
 from loadtests.fleet.stand import Gateway, Plan
 from loadtests.overload import policies
@@ -129,11 +130,8 @@ def select(names: Sequence[str], *, others: bool = False, admission: bool = True
     Without ``admission`` `PLAIN` stands for those that need it.
     """
     table = TARGETS if admission else (PLAIN, *(target for target in TARGETS if target.peer))
-    known = [target.name for target in table]
-    if unknown := [name for name in names if name not in known]:
-        raise UnknownTarget(f"no target {unknown[0]!r}; there are: {', '.join(known)}")
     if names:
-        return tuple(target for target in table if target.name in names)
+        return named(table, names, "target", UnknownTarget)
     return tuple(target for target in table if not target.named and (others or not target.peer))
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from loadtests.bench.named import named
 from loadtests.bench.procs import StartFailed, answers
 from loadtests.fleet.stand import Gateway, Plan
 from loadtests.routing import peers
@@ -76,10 +77,7 @@ def select(names: Sequence[str], *, others: bool = False) -> tuple[Target, ...]:
 
     Raises `UnknownTarget`.
     """
-    known = [target.name for target in TARGETS]
-    if unknown := [name for name in names if name not in known]:
-        raise UnknownTarget(f"no target {unknown[0]!r}; there are: {', '.join(known)}")
-    wanted = [*names, *(each.name for each in TARGETS if others and each.kind is Kind.PEER)]
     if names:
-        return tuple(target for target in TARGETS if target.name in wanted)
+        wanted = [*names, *(each.name for each in TARGETS if others and each.kind is Kind.PEER)]
+        return named(TARGETS, wanted, "target", UnknownTarget)
     return tuple(target for target in TARGETS if others or target.kind is not Kind.PEER)
