@@ -18,7 +18,7 @@ from gateway.admission.limit import places, spare, tries
 from gateway.control import Control, Report
 from gateway.core import Core, Records
 from gateway.fleet.balance.balancer import Balancer
-from gateway.fleet.open import Step, open_fleet
+from gateway.fleet.open import Fleet, Step, open_fleet
 from gateway.fleet.replica import Replica, Transition
 from gateway.gauges import watch, watch_share
 from gateway.heartbeat import Heartbeat
@@ -26,7 +26,7 @@ from gateway.identity.callers import Callers
 from gateway.identity.keyring import KeyRing
 from gateway.identity.keysource import new_client
 from gateway.identity.peppers import check_peppers
-from gateway.identity.secrets import load_secrets, prefix_key
+from gateway.identity.secrets import Secrets, load_secrets, prefix_key
 from gateway.identity.tokens import TokenRing
 from gateway.limits.open import SharedLimits, local_limits, redis_limits
 from gateway.limits.sources import FailureGate
@@ -109,22 +109,7 @@ class Gateway:
         fleet = open_fleet(settings, policies, self._env, sweeper=sweeper, supervisor=supervisor, report=self._report)
         stack.push_async_callback(fleet.close)
         fleet.registry.on_transition(lambda step: self._moved(step, metrics))
-        balancer = Balancer(
-            lambda: policies.policy.routing.balancing,
-            key=prefix_key(held.salt),
-            now=loop.time,
-            random=random.Random(secrets.randbits(128)).random,  # noqa: S311 - it spreads load, it keeps no secret
-            compared=metrics.dry_runs.add,
-        )
-        fleet.registry.on_transition(balancer.on_transition)
-        gate = Gate(
-            loop,
-            lambda: policies.policy.routing.admission,
-            fleet.registry.ready,
-            on_outcome=lambda priority, outcome, waited: metrics.queue_wait.at(priority, outcome).observe(waited),
-        )
-        stack.callback(gate.close)
-        fleet.registry.on_transition(lambda step: gate.pump())
+        balancer, gate = self._open_placing(policies, held, fleet, metrics)
         client = new_client()
         stack.push_async_callback(client.aclose)
         keys = KeyRing(store, held.peppers, stale_limit=access.outage.key_grace)
@@ -159,6 +144,27 @@ class Gateway:
         policies.on_change(news.replaced)
         policies.on_change(lambda policy: follow(core, policy))
         return core
+
+    def _open_placing(self, policies: Policies, held: Secrets, fleet: Fleet, metrics: Metrics) -> tuple[Balancer, Gate]:
+        """What decides where a request goes, and what has it wait for that; both follow the lives of replicas."""
+        loop = asyncio.get_running_loop()
+        balancer = Balancer(
+            lambda: policies.policy.routing.balancing,
+            key=prefix_key(held.salt),
+            now=loop.time,
+            random=random.Random(secrets.randbits(128)).random,  # noqa: S311 - it spreads load, it keeps no secret
+            compared=metrics.dry_runs.add,
+        )
+        fleet.registry.on_transition(balancer.on_transition)
+        gate = Gate(
+            loop,
+            lambda: policies.policy.routing.admission,
+            fleet.registry.ready,
+            on_outcome=lambda priority, outcome, waited: metrics.queue_wait.at(priority, outcome).observe(waited),
+        )
+        self._stack.callback(gate.close)
+        fleet.registry.on_transition(lambda step: gate.pump())
+        return balancer, gate
 
     async def _open_store(self) -> StateStore:
         """The store; a Redis that cannot be reached now is asked again later, by whoever needs it."""

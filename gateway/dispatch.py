@@ -47,7 +47,7 @@ class Dispatch:
         priority = trace.priority or Priority.STANDARD
         self.budget.enter()
         try:
-            replica, order = await self._first(exchange, order, trace, choice, claim)
+            replica, order = await self._first(exchange, order, trace, choice, claim=claim, priority=priority)
             while replica is not None:
                 charged = failure is not None and is_charged(failure)
                 tried.append(replica)
@@ -74,11 +74,18 @@ class Dispatch:
         raise self._unserved(failure, order.model)
 
     async def _first(
-        self, exchange: Exchange, order: Order, trace: Trace, choice: Choice, claim: Callable[[], Claim]
+        self,
+        exchange: Exchange,
+        order: Order,
+        trace: Trace,
+        choice: Choice,
+        *,
+        claim: Callable[[], Claim],
+        priority: Priority,
     ) -> tuple[ReplicaLane | None, Order]:
         """Where to send the order, once there is a place for it; ``None`` where nobody serves its model."""
         model, gate = order.model, self.gate
-        if not gate.waits(model) and not gate.held_back(model, trace.priority or Priority.STANDARD):
+        if not gate.waits(model) and not gate.held_back(model, priority):
             replica = pick(self.fleet.ready(model), (), choice.among)
             if replica is not None:
                 return replica, order

@@ -192,8 +192,9 @@ class Proxy:
         request = self._judge(request, revision.alias, model, grant, policy.guards)
         taken = await self._admit(request, trace, grant, policy.access)
         try:
-            choice = await self._consider(exchange, request, trace, self._salt(grant, policy.guards))
-            order = self._order(request, model, grant, policy.guards, _shown(revision, taken))
+            salt = self._salt(grant, policy.guards)
+            choice = await self._consider(exchange, request, trace, salt)
+            order = self._order(request, model, salt, _shown(revision, taken))
             del request  # the order says what of it is kept while an engine answers
             access = policy.access
             await self.dispatch.serve(exchange, order, trace, choice, lambda: _claim(order, trace, grant, access))
@@ -270,8 +271,8 @@ class Proxy:
         trace.waited += self.clock() - asked
         return taken
 
-    def _order(self, request: InferenceRequest, model: str, grant: Grant, guards: Guards, shown: bytes) -> Order:
-        content_type, body = render(request, model=model, cache_salt=self._salt(grant, guards))
+    def _order(self, request: InferenceRequest, model: str, salt: str | None, shown: bytes) -> Order:
+        content_type, body = render(request, model=model, cache_salt=salt)
         if len(body) > _INLINE_ACCEPT:
             request = request._replace(payload={}, parts=())  # large, and every attempt sends the bytes
         return Order(request, model, shown, content_type, body, self.limits.total, self.limits.answer_bytes)

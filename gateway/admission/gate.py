@@ -222,17 +222,13 @@ class Gate:
         for line in tuple(self._lines.values()):
             self._serve(line)
 
-    def vanished(self, model: str) -> None:
-        """The last ready replica of a model is gone, and is not expected back: who waits for it does so in vain."""
-        line = self._lines.get(model)
-        if line is not None:
-            self._clear(line, Outcome.NO_REPLICA)
-
     def close(self) -> None:
         """Nobody gets in any more, and those who wait are told."""
         self._closed = True
         for line in tuple(self._lines.values()):
-            self._clear(line, Outcome.STOPPED)
+            for ticket in line.queue.clear():
+                self._wake(line, ticket, Outcome.STOPPED)
+            self._tidy(line)
 
     # --- what is shown
 
@@ -311,11 +307,6 @@ class Gate:
             del line.sleepers[sleeper.ticket.number]
         elif not sleeper.woken.cancelled() and sleeper.woken.result() is Outcome.DISPATCHED:
             self.settle(line, taken=False)
-
-    def _clear(self, line: _Line, outcome: Outcome) -> None:
-        for ticket in line.queue.clear():
-            self._wake(line, ticket, outcome)
-        self._tidy(line)
 
     def _failed(self, priority: Priority, outcome: Outcome, waited: float, retry_after: int) -> GatewayError:
         self._on_outcome(priority, outcome, waited)

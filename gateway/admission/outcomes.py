@@ -21,7 +21,7 @@ class Outcome(StrEnum):
     | evicted    | it waited, and gave way to a higher class, or to a tenant with less       |
     | expired    | it has waited for as long as its class may                                |
     | hopeless   | it would have: what is before it takes longer                             |
-    | no_replica | the same, and no replica of its model is ready; or none is there any more |
+    | no_replica | the same, and no replica of its model is ready                            |
     | gone       | its client left                                                           |
     | stopped    | this instance stops                                                       |
     """

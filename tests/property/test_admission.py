@@ -523,10 +523,6 @@ class GateMachine(RuleBasedStateMachine):
         self.gate.pump()
 
     @rule()
-    def vanish(self):
-        self.gate.vanished("m")
-
-    @rule()
     def come_to_rest(self):
         """Nobody waits where a place is free that its class may take."""
         self._spin(8)

@@ -438,20 +438,6 @@ async def test_who_has_waited_too_long_is_told_what_lacks_now(site: Site):
 
 
 @on_a_stepped_clock
-async def test_all_who_wait_for_a_model_that_has_vanished_are_told(site: Site):
-    tasks = [await site.waiting(each) for each in Priority]
-    other = await site.waiting(model="n")
-    site.gate.vanished("m")
-    site.gate.vanished("nothing")
-    await spin()
-    assert {failure(task) for task in tasks} == {("no_ready_replica", None)}
-    assert site.at_rest() is False
-    other.cancel()
-    await spin()
-    assert site.at_rest()
-
-
-@on_a_stepped_clock
 async def test_who_waits_when_all_stops_is_told(site: Site):
     tasks = [await site.waiting(each) for each in Priority]
     site.free()
@@ -515,7 +501,7 @@ async def test_a_place_does_not_go_to_one_who_is_about_to_leave(site: Site):
     assert site.at_rest()
 
 
-@pytest.mark.parametrize("what", ["vanished", "evicted", "expired", "closed"])
+@pytest.mark.parametrize("what", ["evicted", "expired", "closed"])
 def test_who_leaves_at_the_moment_of_something_else_is_gone(what):
     @played
     async def story(site: Site):
@@ -524,9 +510,7 @@ def test_who_leaves_at_the_moment_of_something_else_is_gone(what):
             task = await site.waiting(B)
             if cancel_first:
                 task.cancel()
-            if what == "vanished":
-                site.gate.vanished("m")
-            elif what == "closed":
+            if what == "closed":
                 site.gate.close()
                 site.gate = Gate(site.loop, lambda: site.policy, site.pool, on_outcome=site.gate._on_outcome)
             elif what == "evicted":
