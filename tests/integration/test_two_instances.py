@@ -39,6 +39,8 @@ class Pair:
         for gateway in self.gateways:
             gateway.wait_ready(MODEL, engines)
         self.headers = {"authorization": f"Bearer {self.gateways[0].key()}"}
+        # It has heard of the key's making, after which it forgets what it read of the key before.
+        site.run(self.gateways[1].gateway.core.keys.refresh())
 
     def ask(self, number: int, *said: str, tokens: int = 2) -> Any:
         """An answer of one of the instances, later."""
