@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from loadtests.accepting import Door, bound
+
 
 class Act(Enum):
     """What a script may do besides sending bytes (``bytes``) and waiting (``float``, in seconds)."""
@@ -57,27 +59,30 @@ class ScriptedServer:
         self.sent = 0
         self._script = script
         self._read_body = read_body
-        self._server: asyncio.Server | None = None
+        self._door: Door | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def port(self) -> int:
         """Where it listens."""
-        if self._server is None:
+        if self._door is None:
             raise RuntimeError("the server has not been started")
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+        return self._door.port
 
     async def __aenter__(self) -> ScriptedServer:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 26)
+        self._door = Door(self._protocol, bound("127.0.0.1", 0))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self._door is not None:
+            self._door.close()
+            await self._door.wait_entered()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _protocol(self) -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=1 << 26), self._serve)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -14,6 +14,8 @@ from typing import Any, Self
 
 import redis
 
+from loadtests.accepting import Door, bound
+
 HOST = "127.0.0.1"
 _PATIENCE = 10.0
 
@@ -143,16 +145,16 @@ class Proxy:
         return f"redis://{HOST}:{self.port}/0"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, HOST, 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._door = Door(lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._serve), bound(HOST, 0))
+        self.port = self._door.port
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
+        self._door.close()
+        await self._door.wait_entered()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

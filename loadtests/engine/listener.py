@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 from typing import NamedTuple
 
-_BACKLOG = 2048
+from loadtests.accepting import Door, bound
 
 
 class Flapping(NamedTuple):
@@ -22,8 +21,7 @@ class Listener:
 
     def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
         self._make = make
-        self._server: asyncio.Server | None = None
-        self._opening: tuple[asyncio.Task[None], socket.socket] | None = None
+        self._door: Door | None = None
         self._turning: asyncio.TimerHandle | None = None
         self._flapping: Flapping | None = None
         self._down = self._refusing = self._closed = False
@@ -35,10 +33,10 @@ class Listener:
         """Whether it has a port."""
         return self.port != 0
 
-    async def start(self, host: str, port: int) -> None:
+    def start(self, host: str, port: int) -> None:
         """Listen; `port` 0 takes a free one. Raises OSError when the address is taken."""
         self.host = host
-        await self._listen(self._bound(port))
+        self._open(port)
 
     def follow(self, *, refusing: bool, flapping: Flapping | None) -> None:
         """Be closed or open as the faults now say; a listener that flaps begins closed."""
@@ -73,34 +71,14 @@ class Listener:
     def _apply(self) -> None:
         if self._refusing or self._down:
             self._shut()
-        elif self._server is None and self._opening is None and not self._closed:
-            # The kernel queues connections from here on, before the event loop has begun to accept them.
-            bound = self._bound(self.port)
-            self._opening = (asyncio.get_running_loop().create_task(self._listen(bound)), bound)
+        elif self._door is None and not self._closed:
+            self._open(self.port)
 
-    def _bound(self, port: int) -> socket.socket:
-        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind((self.host, port))
-            bound.listen(_BACKLOG)
-        except OSError:
-            bound.close()
-            raise
-        bound.setblocking(False)
-        self.port = bound.getsockname()[1]
-        return bound
-
-    async def _listen(self, bound: socket.socket) -> None:
-        self._server = await asyncio.get_running_loop().create_server(self._make, sock=bound, backlog=_BACKLOG)
-        self._opening = None
+    def _open(self, port: int) -> None:
+        self._door = Door(self._make, bound(self.host, port))
+        self.port = self._door.port
 
     def _shut(self) -> None:
-        if self._opening is not None:
-            task, bound = self._opening
-            task.cancel()
-            bound.close()
-            self._opening = None
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._door is not None:
+            self._door.close()
+            self._door = None

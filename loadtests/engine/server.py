@@ -97,7 +97,7 @@ class SimulatedEngine:
         self._up_at = asyncio.get_running_loop().time() + self.spec.startup_time
         if not self._persona.listens_while_starting:
             await asyncio.sleep(self.spec.startup_time)
-        await self._listener.start(host, port)
+        self._listener.start(host, port)
         self._follow()
 
     async def close(self) -> None:
@@ -222,6 +222,8 @@ class SimulatedEngine:
 
     def connected(self, connection: Connection) -> None:
         self._connections.add(connection)
+        if self._closed:
+            connection.abort()
 
     def disconnected(self, connection: Connection) -> None:
         self._connections.discard(connection)

@@ -80,7 +80,7 @@ class Oracle:
 
     async def start(self) -> None:
         """Listen on a free port of loopback."""
-        await self._listener.start("127.0.0.1", 0)
+        self._listener.start("127.0.0.1", 0)
 
     def close(self) -> None:
         """End at once."""
