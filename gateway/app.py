@@ -20,7 +20,7 @@ from gateway.core import Core, Records
 from gateway.fleet.balance.balancer import Balancer
 from gateway.fleet.open import Fleet, Step, open_fleet
 from gateway.fleet.replica import Replica, Transition
-from gateway.gauges import watch, watch_share
+from gateway.gauges import watch, watch_certificate, watch_share
 from gateway.heartbeat import Heartbeat
 from gateway.identity.callers import Callers
 from gateway.identity.keyring import KeyRing
@@ -35,7 +35,7 @@ from gateway.planes import admin_listener, inference_listener
 from gateway.policy.live import Policies, Policy, open_policies
 from gateway.policy.schemacap import SchemaCap
 from gateway.server import Listener, bind
-from gateway.settings import Settings
+from gateway.settings import Address, Settings
 from gateway.stateurl import is_redis, redis_place
 from gateway.steps.observe import Observer
 from gateway.stores.aliases import AliasView
@@ -44,6 +44,7 @@ from gateway.stores.open import open_store
 from gateway.supervise import Supervisor
 from gateway.telemetry.metrics import Metrics
 from gateway.trial import Trials
+from gateway.wire.certificate import Certificate
 from gateway.wire.deadline import Sweeper
 
 _SYNC_INTERVAL = 0.5
@@ -57,6 +58,7 @@ _PATIENCE = 1.0  # seconds that the start waits for the engines' first answers
 _TRIALS_INTERVAL = 5.0
 _LONG_AGO = 1e9
 _ISSUERS_INTERVAL = 1.0
+_CERTIFICATE_INTERVAL = 2.0
 _HOUR = 3_600.0
 
 
@@ -211,9 +213,11 @@ class Gateway:
             supervisor.start(name, follow_source())
         await core.fleet.first(_PATIENCE)
         await control.name_models()
+        certificate = self._open_certificate(core)
+        guarded = None if settings.admin.on_loopback else certificate
         admin_socket = self._bind(settings.admin.host, settings.admin.port)
         inference_socket = self._bind(settings.listen.host, settings.listen.port)
-        self.url, self.admin_url = _url_of(inference_socket), _url_of(admin_socket)
+        self.url, self.admin_url = _url_of(inference_socket, certificate), _url_of(admin_socket, guarded)
         inference = self._inference = inference_listener(core)
         watch(core, inference)
         self._stack.callback(inference.close)
@@ -239,12 +243,22 @@ class Gateway:
         supervisor.run_every("issuers", _ISSUERS_INTERVAL, core.tokens.refresh)
         for name, interval, step in loops:
             supervisor.run_every(name, interval, step)
-        await inference.start(inference_socket)
+        await inference.start(inference_socket, certificate)
         # Applications are served while the admin plane, which takes longer to come in than all else, is made.
         admin = await admin_listener(core, inference, control, news)
         self._stack.callback(admin.close)
-        await admin.start(admin_socket)
+        await admin.start(admin_socket, guarded)
         self._stack.callback(Presence(settings.state_folder, self.admin_url).close)
+
+    def _open_certificate(self, core: Core) -> Certificate | None:
+        """What listeners show to clients, where they speak TLS; it follows its files."""
+        files = self.settings.tls
+        if files is None:
+            return None
+        certificate = Certificate(files.certificate, files.key, self._report)
+        core.supervisor.run_every("certificate", _CERTIFICATE_INTERVAL, certificate.look)
+        watch_certificate(core.metrics, certificate)
+        return certificate
 
     def _share_load(self, core: Core) -> list[Step]:
         """What makes this instance and the others on its Redis know what each has at the replicas."""
@@ -332,6 +346,6 @@ async def bound(core: Core) -> None:
     core.gate.pump()
 
 
-def _url_of(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _url_of(listening: socket.socket, certificate: Certificate | None) -> str:
+    scheme = "http" if certificate is None else "https"
+    return f"{scheme}://{Address(*listening.getsockname()[:2])}"

@@ -54,6 +54,11 @@ class Address:
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    @property
+    def on_loopback(self) -> bool:
+        """Whether it is reached from this host alone: 127.0.0.0/8, ::1 or ``localhost``."""
+        return is_loopback_host(self.host)
+
 
 @dataclass(frozen=True, slots=True)
 class Pods:
@@ -124,6 +129,15 @@ def authorities(given: Given, report: Report) -> Path | None:
     if path is not None:
         report(given, "a PEM file with the certificates of authorities")
     return None
+
+
+def is_pair(certificate: Path, key: Path) -> bool:
+    """Whether the files are a certificate chain and its key, which asks for no passphrase."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: b"")
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def absolute(given: Given, report: Report) -> Path | None:
@@ -263,7 +277,11 @@ def is_https(spec: EngineSpec) -> bool:
 
 def is_loopback(spec: EngineSpec) -> bool:
     """Whether an engine's address never leaves this host: 127.0.0.0/8, ::1 or ``localhost``."""
-    host = engine_host(spec)
+    return is_loopback_host(engine_host(spec))
+
+
+def is_loopback_host(host: str) -> bool:
+    """The same of a host, without brackets."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -11,6 +11,7 @@ from gateway.fleet.replica import Replica
 from gateway.loadshare import LoadShare
 from gateway.server import Listener
 from gateway.telemetry.metrics import GaugeReader, Metrics
+from gateway.wire.certificate import Certificate
 
 
 def watch(core: Core, inference: Listener) -> None:
@@ -76,6 +77,16 @@ def _watch_fleet(core: Core) -> None:
         ("gateway_discovery_faults", "1 for a source of engines that cannot be read now", core.fleet.discovery.faults),
     ):
         gauge(name, meaning, ("source",), _by_source(read_origin))
+
+
+def watch_certificate(metrics: Metrics, certificate: Certificate) -> None:
+    """Until when clients will accept the listeners."""
+    metrics.gauge(
+        "gateway_certificate_expires_timestamp_seconds",
+        "When the certificate of the listeners ends, in Unix seconds",
+        (),
+        lambda: [((), certificate.expires_at)],
+    )
 
 
 def watch_share(metrics: Metrics, share: LoadShare) -> None:

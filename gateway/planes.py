@@ -65,6 +65,7 @@ def inference_listener(core: Core) -> Listener:
         max_connections=settings.max_connections,
         body_memory=settings.body_memory,
         on_fault=lambda error: core.metrics.refusals.add(error.spec.code),
+        on_stranger=core.metrics.strangers.add,
     )
 
 

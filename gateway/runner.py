@@ -13,7 +13,7 @@ from gateway.app import Gateway
 from gateway.control import Report
 from gateway.core import Records
 from gateway.process import harden_process, tune_allocator, tune_collector
-from gateway.settings import Settings
+from gateway.settings import Settings, open_to_readers
 from gateway.telemetry.log import LineWriter
 
 
@@ -54,12 +54,14 @@ async def _run(settings: Settings, env: Mapping[str, str], report: Report, recor
 
 
 def _greeting(gateway: Gateway) -> list[str]:
-    folder = gateway.settings.state_folder
+    settings = gateway.settings
+    folder = settings.state_folder
     lines = [
         f"inference: {gateway.url}/v1   (base_url of an OpenAI client)",
         f"admin:     {gateway.admin_url}   token in {folder / 'admin-token'}, metrics at /metrics",
     ]
-    if not gateway.settings.engines:
+    lines.extend(open_to_readers(settings))
+    if not settings.engines:
         lines.append("no engines: start again with --engine http://127.0.0.1:8000")
     lines.append("first key: gateway keys create NAME")
     return lines

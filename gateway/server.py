@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable
 
 from gateway.errors import GatewayError
 from gateway.model import Dialect
+from gateway.wire.accepting import TlsAcceptor
 from gateway.wire.bodymemory import BodyMemory
+from gateway.wire.certificate import Certificate
 from gateway.wire.connection import Connection
 from gateway.wire.deadline import Sweeper
 from gateway.wire.errorbody import error_lines
@@ -54,9 +56,11 @@ class Listener:
         body_memory: int,
         on_fault: Callable[[GatewayError], None] = lambda error: None,
         on_crash: Callable[[Exception], None] = _report_crash,
+        on_stranger: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = loop
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsAcceptor | None = None
+        self._on_stranger = on_stranger
         self._context = InboundContext(
             loop=loop,
             handler=handler,
@@ -81,10 +85,26 @@ class Listener:
         """Whether the end has begun."""
         return self._context.draining
 
-    async def start(self, listening: socket.socket) -> None:
-        """Accept on a bound socket."""
-        self._server = await self._loop.create_server(
-            lambda: Connection(self._context), sock=listening, backlog=_BACKLOG, start_serving=True
+    async def start(self, listening: socket.socket, certificate: Certificate | None = None) -> None:
+        """Accept on a bound socket; with a certificate nothing but TLS.
+
+        ``on_stranger`` is called for each connection that does not get through its handshake.
+        """
+        context = self._context
+        if certificate is None:
+            self._server = await self._loop.create_server(
+                lambda: Connection(context), sock=listening, backlog=_BACKLOG, start_serving=True
+            )
+            return
+        listening.listen(_BACKLOG)
+        self._server = TlsAcceptor(
+            self._loop,
+            listening,
+            lambda: Connection(context),
+            certificate.context,
+            room=lambda: context.max_connections - len(context.connections),
+            patience=context.limits.head_timeout,
+            on_failed=self._on_stranger,
         )
 
     def announce_drain(self) -> None:
@@ -94,8 +114,7 @@ class Listener:
     async def drain(self, patience: float) -> None:
         """Stop accepting and wait for what is in hand, ``patience`` seconds at most; then end it with an error."""
         self.announce_drain()
-        if self._server is not None:
-            self._server.close()
+        self._stop_accepting()
         for connection in list(self._context.connections):
             connection.close_if_idle()
         await self._empty(patience)
@@ -103,6 +122,12 @@ class Listener:
             connection.cancel()
         await self._empty(1.0)
         self.close()
+
+    def _stop_accepting(self) -> None:
+        if isinstance(self._server, TlsAcceptor):
+            self._server.stop()  # a handshake that has begun ends in a request, which is answered
+        elif self._server is not None:
+            self._server.close()
 
     async def _empty(self, patience: float) -> None:
         self._context.empty.clear()

@@ -36,6 +36,7 @@ __all__ = [
     "engine_key",
     "is_redis",
     "load_settings",
+    "open_to_readers",
     "sqlite_path",
     "state_folder_of",
     "state_password",
@@ -81,12 +82,21 @@ class DiscoverySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """PEM files: the certificate chain that listeners show, and its key."""
+
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything that ``gateway.yaml`` may say, with its defaults.
 
     ``state`` is the state URL without a password, which is in ``state_password`` (Redis only; ``None``: none is given).
     ``state_folder`` holds the secrets that the gateway makes: by default the folder of the state file, with Redis the
     one where that file would be.
+    ``tls`` is for the inference listener, and for the admin listener unless that is on loopback.
     ``remote_engines`` are the hosts to which prompts may leave this one, by TLS; an entry that begins with a dot is all
     names below it. ``engine_ca`` holds the authorities that may vouch for them (``None``: the system's), ``engine_key``
     is the key that engines ask for.
@@ -103,6 +113,7 @@ class Settings:
     state_password: Secret | None = None
     listen: Address = _LISTEN
     admin: Address = _ADMIN
+    tls: TlsSettings | None = None
     engines: tuple[EngineSpec, ...] = ()
     remote_engines: tuple[str, ...] = ()
     engine_ca: Path | None = None
@@ -123,10 +134,13 @@ class Settings:
 
 _TIMEOUTS = tuple(Timeouts.__dataclass_fields__)
 _DISCOVERY = tuple(DiscoverySettings.__dataclass_fields__)
+_TLS = tuple(TlsSettings.__dataclass_fields__)
 _PARSERS: Mapping[str, Parser] = MappingProxyType(
     {
         "listen": configvalues.address,
         "admin": configvalues.address,
+        "tls.certificate": configvalues.file,
+        "tls.key": configvalues.file,
         "state": stateurl.state,
         "state_folder": configvalues.absolute,
         "policies": configvalues.folder,
@@ -151,7 +165,13 @@ _PARSERS: Mapping[str, Parser] = MappingProxyType(
         **{f"timeouts.{name}": configvalues.seconds for name in _TIMEOUTS},
     }
 )
-_GROUPS = MappingProxyType({"timeouts": "{idle: 120}", "discovery": "{dns: vllm-nodes.serving.svc:8443}"})
+_GROUPS = MappingProxyType(
+    {
+        "timeouts": "{idle: 120}",
+        "discovery": "{dns: vllm-nodes.serving.svc:8443}",
+        "tls": "{certificate: chain.pem, key: key.pem}",
+    }
+)
 """Settings that have names of their own below them, with an example of each."""
 
 _MAX_SECRET = 4_096
@@ -185,6 +205,7 @@ def load_settings(flags: Mapping[str, Any], env: Mapping[str, str], config: Path
     engines: tuple[tuple[Given, EngineSpec], ...] = values.pop("engines", ())
     remote: tuple[str, ...] = values.get("remote_engines", ())
     timeouts, places = _group("timeouts", _TIMEOUTS, values), _group("discovery", _DISCOVERY, values)
+    tls = _tls(_group("tls", _TLS, values), faults)
     faults += _engine_faults(engines, remote)
     faults += _discovery_faults(places, remote)
     password, key = _secret(state_password, env, faults), _secret(engine_key, env, faults)
@@ -196,10 +217,21 @@ def load_settings(flags: Mapping[str, Any], env: Mapping[str, str], config: Path
         **values,
         state_password=in_url or password,
         engine_key=key,
+        tls=tls,
         engines=tuple(spec for _, spec in engines),
         timeouts=Timeouts(**timeouts),
         discovery=_discovery(places),
     )
+
+
+def open_to_readers(settings: Settings) -> Iterator[str]:
+    """A warning for each listener whose clients' keys and prompts can be read on their way."""
+    for name, address in (("listen", settings.listen), ("admin", settings.admin)):
+        if settings.tls is None and not address.on_loopback:
+            yield (
+                f"warning: {name} is {address}, not loopback and without TLS: keys and prompts can be read on their "
+                "way. Set tls in the configuration, or have something in front of it that speaks TLS."
+            )
 
 
 def default_state(env: Mapping[str, str]) -> str:
@@ -318,6 +350,20 @@ def _engine_faults(engines: Sequence[tuple[Given, EngineSpec]], remote: Sequence
         expected = engine_fault(spec, remote)
         if expected is not None:
             yield f"{given.where}: engines: expected {expected}"
+
+
+def _tls(files: Mapping[str, Path | None], faults: list[str]) -> TlsSettings | None:
+    """The pair of files, which has to be one that a listener can use now."""
+    certificate, key = files.get("certificate"), files.get("key")
+    if len(files) == 1:
+        faults.append("tls: expected both certificate and key, or neither")
+    if certificate is None or key is None:
+        return None
+    if not configvalues.is_pair(certificate, key):
+        faults.append("tls: expected a PEM chain in certificate, and its key, without a passphrase, in key")
+    elif key.stat().st_mode & stat.S_IRWXO:
+        faults.append("tls.key: expected a file that others cannot use (chmod 600; defaultMode: 0400 of a Secret)")
+    return TlsSettings(certificate, key)
 
 
 def _discovery(places: Mapping[str, Any]) -> DiscoverySettings:

@@ -35,6 +35,12 @@ class Authority:
 
     def server(self, *names: str, expired: bool = False, self_signed: bool = False) -> ssl.SSLContext:
         """A server's context with a certificate for host names and addresses."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.pem(*names, expired=expired, self_signed=self_signed))
+        return context
+
+    def pem(self, *names: str, expired: bool = False, self_signed: bool = False) -> Path:
+        """A file of mode 0600 with a certificate for host names and addresses, and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _named(names[0])
         ends = -_DAY / 2 if expired else _DAY
@@ -51,9 +57,8 @@ class Authority:
             )
             + certificate.public_bytes(serialization.Encoding.PEM)
         )
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(path)
-        return context
+        path.chmod(0o600)
+        return path
 
 
 def _named(name: str) -> x509.Name:

@@ -157,7 +157,12 @@ class Site:
         return engine
 
     def gateway(
-        self, engines: Sequence[SimulatedEngine | str] = (), *, state: str | None = None, **flags: Any
+        self,
+        engines: Sequence[SimulatedEngine | str] = (),
+        *,
+        state: str | None = None,
+        admin: str = "127.0.0.1:0",
+        **flags: Any,
     ) -> RunningGateway:
         """A gateway in front of the engines. ``flags`` are settings by name; timeouts as ``timeouts_idle=...``.
 
@@ -170,7 +175,7 @@ class Site:
         state = state or f"sqlite://{self._folder / f'gateway-{self._gateways}' / 'state.db'}"
         urls = [e if isinstance(e, str) else e.url for e in engines]
         settings = load_settings(
-            {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "state": state, "engines": urls or None},
+            {"listen": "127.0.0.1:0", "admin": admin, "state": state, "engines": urls or None},
             {"GATEWAY_PROBE_INTERVAL": "0.1", "GATEWAY_TIMEOUTS_DRAIN": "5", **env},
         )
         records, reports = Records(), []

@@ -47,7 +47,8 @@ def choose(where: Where, env: Mapping[str, str]) -> Backend:
         raise CliFault(
             f"The gateway at {url} needs its admin token. Set GATEWAY_ADMIN_TOKEN or GATEWAY_ADMIN_TOKEN_FILE."
         )
-    return _remote(url, token)
+    ca = env.get("GATEWAY_ADMIN_CA")
+    return _remote(url, token, Path(ca) if ca else None)
 
 
 # Each is imported where it is chosen: a command uses one of them, and the other's stores or HTTP client would be waited
@@ -58,10 +59,10 @@ def _local(state: str, env: Mapping[str, str]) -> Backend:
     return LocalBackend(state, env)
 
 
-def _remote(url: str, token: Secret) -> Backend:
+def _remote(url: str, token: Secret, ca: Path | None) -> Backend:
     from gateway.cli.remote import RemoteBackend  # noqa: PLC0415
 
-    return RemoteBackend(url, token)
+    return RemoteBackend(url, token, ca=ca)
 
 
 def _folder(state: str, env: Mapping[str, str]) -> Path | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
@@ -52,6 +54,7 @@ from gateway.admin.schemas import (
 from gateway.admin.trail import AuditPage
 from gateway.cli.backend import Backend, CliFault, NotThere
 from gateway.secret import Secret
+from gateway.wire.tls import client_tls
 
 V = TypeVar("V", bound=BaseModel)
 
@@ -79,7 +82,15 @@ _TIMEOUT = httpx.Timeout(10.0, connect=2.0)
 class RemoteBackend(Backend):
     """Speaks to the admin API at ``url``. Proxies of the environment and redirects are not followed."""
 
-    def __init__(self, url: str, token: Secret, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self, url: str, token: Secret, *, ca: Path | None = None, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        """``ca`` holds the authorities that may vouch for an https gateway, else the system's. Raises ``CliFault``."""
+        try:
+            # Where no TLS is spoken nobody need be trusted, and reading the system's authorities takes its time.
+            tls = client_tls(ca) if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        except OSError:
+            raise CliFault(f"GATEWAY_ADMIN_CA: {ca} is no PEM file with the certificates of authorities.") from None
         self._url = url.rstrip("/")
         self._client = httpx.AsyncClient(
             base_url=self._url,
@@ -88,6 +99,7 @@ class RemoteBackend(Backend):
             trust_env=False,
             follow_redirects=False,
             transport=transport,
+            verify=tls,
         )
 
     async def __aenter__(self) -> Self:
@@ -199,6 +211,11 @@ class RemoteBackend(Backend):
         try:
             response = await self._client.request(method, path, json=body, params=query)
         except httpx.TransportError as error:
+            if isinstance(_root(error), ssl.SSLCertVerificationError):
+                raise CliFault(
+                    f"What answers at {self._url} has no certificate for that name that is trusted here. Check the "
+                    "name in --admin-url; GATEWAY_ADMIN_CA may name a PEM file with the authorities to trust."
+                ) from None
             raise CliFault(
                 f"No gateway answers at {self._url} ({type(error).__name__}). "
                 "Check that it runs and that --admin-url (GATEWAY_ADMIN_URL) names its admin listener."
@@ -216,6 +233,13 @@ class RemoteBackend(Backend):
             return view.model_validate_json(response.content)
         except ValidationError:
             raise CliFault(f"What answers at {self._url} is not an admin API of this version.") from None
+
+
+def _root(error: BaseException) -> BaseException:
+    """The error that began it."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
 
 
 def _given(**values: str | int | None) -> dict[str, str | int]:

@@ -11,7 +11,7 @@ import typer
 from gateway.cli.faults import faults_reported
 from gateway.cli.output import note
 from gateway.policy.live import load_policy
-from gateway.settings import load_settings
+from gateway.settings import load_settings, open_to_readers
 
 
 def serve(
@@ -52,4 +52,6 @@ def serve(
 
             raise typer.Exit(run_gateway(settings, os.environ, note))
         load_policy(settings.policies)
+    for warning in open_to_readers(settings):
+        note(warning)
     note("The configuration is valid.")

@@ -77,6 +77,9 @@ class Metrics:
         self.token_refusals = Counter(
             "gateway_token_refusals", "Tokens (JWT) that were not accepted, by what was wrong with them", ("reason",)
         )
+        self.strangers = Counter(
+            "gateway_handshake_failures", "Connections of the inference listener that did not begin with TLS", ()
+        )
         self.retries = Counter(
             "gateway_retries", "Requests sent to another replica, by how the first failed", ("reason",)
         )
@@ -125,7 +128,7 @@ class Metrics:
     def collect(self) -> Iterable[Metric]:
         """All families, for the library's registry."""
         histograms = (self.duration, self.first_token, self.per_token, self.tokens, self.overhead, self.queue_wait)
-        refused = (self.requests, self.refusals, self.token_refusals)
+        refused = (self.requests, self.refusals, self.token_refusals, self.strangers)
         for family in (*histograms, *refused, self.retries, self.transitions, self.dry_runs):
             yield from family.collect()
         yield from self.revisions.collect()

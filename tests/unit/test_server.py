@@ -6,14 +6,18 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.server import Listener, bind, crash_line
+from gateway.wire.certificate import Certificate
 from gateway.wire.deadline import Sweeper
 from gateway.wire.exchange import Exchange
 from gateway.wire.inbound import InboundLimits
+from gateway.wire.tls import client_tls
+from tests.authority import Authority
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 Handler = Callable[[Exchange], Awaitable[None]]
@@ -204,3 +208,41 @@ def test_ipv6() -> None:
         pytest.skip("::1 is not configured")
     with contextlib.closing(bound):
         assert bound.family is socket.AF_INET6
+
+
+def test_with_a_certificate_it_speaks_nothing_but_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pem = authority.pem("127.0.0.1")
+
+    async def body() -> None:
+        loop, strangers = asyncio.get_running_loop(), []
+        sweeper = Sweeper(loop, 0.02)
+        listener = Listener(
+            loop,
+            sweeper,
+            fine,
+            limits=InboundLimits(),
+            max_connections=1,
+            body_memory=1 << 20,
+            on_stranger=lambda: strangers.append(1),
+        )
+        bound = bind("127.0.0.1", 0)
+        port = bound.getsockname()[1]
+        await listener.start(bound, Certificate(pem, pem, lambda _: None))
+        try:
+            async with connected(port, GET) as plain:
+                assert b"HTTP" not in await plain.read()
+            await until(lambda: len(strangers) == 1)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_tls(authority.ca))
+            writer.write(GET)
+            assert (await reader.readuntil(b"fine")).startswith(b"HTTP/1.1 200")
+            async with connected(port) as beyond:
+                assert await beyond.read() == b""
+            await listener.drain(1.0)
+            assert await reader.read() == b""
+            writer.close()
+        finally:
+            listener.close()
+            sweeper.close()
+
+    run(body)

@@ -17,7 +17,9 @@ from gateway.settings import (
     Settings,
     SettingsFault,
     Timeouts,
+    TlsSettings,
     load_settings,
+    open_to_readers,
     state_folder_of,
     variable,
 )
@@ -505,3 +507,51 @@ def test_a_missing_file_is_a_fault_and_an_empty_one_is_not(tmp_path: Path) -> No
 
 def test_variables_are_named_by_rule() -> None:
     assert variable("timeouts.first_byte") == "GATEWAY_TIMEOUTS_FIRST_BYTE"
+
+
+def test_a_certificate_and_its_key_are_files_beside_the_configuration(tmp_path: Path) -> None:
+    pem = Authority(tmp_path).pem("gateway.test")
+    settings = load(f"tls: {{certificate: {pem.name}, key: {pem.name}}}\n", tmp_path)
+    assert settings.tls == TlsSettings(pem, pem)
+    env = {"GATEWAY_TLS_CERTIFICATE": str(pem), "GATEWAY_TLS_KEY": str(pem)}
+    assert load(env=env).tls == TlsSettings(pem, pem)
+    assert load().tls is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("tls: on\n", "tls: expected settings, such as {certificate: chain.pem, key: key.pem}"),
+        ("tls: {certificate: a.pem}\n", "tls: expected both certificate and key, or neither"),
+        ("tls: {key: a.pem}\n", "tls: expected both certificate and key, or neither"),
+        ("tls: {certificate: a.pem, key: 5}\n", "tls.key: expected the path of a file"),
+        ("tls: {certificate: none.pem, key: a.pem}\n", "tls: expected a PEM chain in certificate, and its key,"),
+        ("tls: {certificate: a.pem, key: b.pem}\n", "tls: expected a PEM chain in certificate, and its key,"),
+        ("tls: {certificate: a.pem, key: open.pem}\n", "tls.key: expected a file that others cannot use"),
+        ("tls: {certificate: a.pem, kee: a.pem}\n", "unknown setting 'tls.kee'; did you mean tls.key?"),
+    ],
+)
+def test_what_is_no_certificate_with_its_key_is_a_fault(tmp_path: Path, text: str, expected: str) -> None:
+    for name in ("a", "b"):
+        Authority(tmp_path, name).pem("gateway.test").rename(tmp_path / f"{name}.pem")
+    (tmp_path / "open.pem").write_bytes((tmp_path / "a.pem").read_bytes())
+    assert any(expected in fault for fault in faults(text, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("listen", "admin", "warned"),
+    [
+        ("127.0.0.1:1", "[::1]:2", []),
+        ("0.0.0.0:1", "127.0.0.1:2", ["listen"]),
+        ("127.0.0.2:1", "[::]:2", ["admin"]),
+        ("10.0.0.1:1", "192.0.2.1:2", ["listen", "admin"]),
+    ],
+)
+def test_who_listens_to_others_without_tls_is_warned(
+    tmp_path: Path, listen: str, admin: str, warned: list[str]
+) -> None:
+    said = list(open_to_readers(load(listen=listen, admin=admin)))
+    assert [line.split()[1] for line in said] == warned
+    pem = str(Authority(tmp_path).pem("gateway.test"))
+    env = {"GATEWAY_TLS_CERTIFICATE": pem, "GATEWAY_TLS_KEY": pem}
+    assert list(open_to_readers(load(listen=listen, admin=admin, env=env))) == []

@@ -234,6 +234,8 @@ def test_a_gateway_that_does_not_answer_is_said_so(cli, running):
 
 
 def test_serve_check_judges_the_configuration(cli, tmp_path):
+    result = cli("serve", "--check", "--listen", "0.0.0.0:0")
+    assert (result.exit_code, "warning: listen is 0.0.0.0:0" in result.stderr) == (0, True)
     result = cli("serve", "--check", "--engine", "http://127.0.0.1:1")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "The configuration is valid.\n")
     config = tmp_path / "gateway.yaml"

@@ -27,6 +27,7 @@ LABELS = {
     "gateway_token_refusals": {"reason"},
     "gateway_balancing_dry_run": {"strategy", "choice"},
     "gateway_replica_transitions": {"sign", "state"},
+    "gateway_handshake_failures": set(),
     "gateway_retries": {"reason"},
     "gateway_alias_requests": {"alias", "revision", "track", "outcome"},
     "gateway_alias_time_to_first_token_seconds": {"alias", "revision", "track"},

@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from gateway.wire.tls import client_tls
+from gateway.wire.tls import client_tls, server_tls
 from tests.authority import Authority
 
 
@@ -37,3 +37,29 @@ def test_a_file_without_authorities_is_refused(tmp_path, content):
         path.write_bytes(content)
     with pytest.raises(OSError):  # noqa: PT011 - FileNotFoundError or SSLError
         client_tls(path)
+
+
+def test_a_server_asks_for_tls_1_2_and_offers_http_1_1_alone(tmp_path):
+    pem = Authority(tmp_path).pem("a.test")
+    context = server_tls(pem, pem)
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert context.options & ssl.OP_NO_RENEGOTIATION
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    asking.load_verify_locations(Authority(tmp_path, "other").ca)
+    asking.check_hostname, asking.verify_mode = False, ssl.CERT_NONE
+    asking.set_alpn_protocols(["h2", "http/1.1"])
+    client = asking.wrap_bio(there, back)
+    server = context.wrap_bio(back, there, server_side=True)
+    for side in (client, server, client):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    assert client.selected_alpn_protocol() == "http/1.1"
+
+
+def test_no_variable_has_the_keys_of_a_servers_connections_written_down(monkeypatch, tmp_path):
+    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
+    pem = Authority(tmp_path).pem("a.test")
+    assert server_tls(pem, pem).keylog_filename is None
