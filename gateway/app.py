@@ -75,6 +75,7 @@ class Gateway:
         self._stack = contextlib.AsyncExitStack()
         self._core: Core | None = None
         self._inference: Listener | None = None
+        self._others: Callable[[], int] = lambda: 0  # instances that have requests, as far as they tell
 
     @property
     def core(self) -> Core:
@@ -225,7 +226,7 @@ class Gateway:
         if isinstance(core.store, Notifying):
             supervisor.start("changes", control.follow(core.store))
         supervisor.run_every("names", _NAMES_INTERVAL, control.name_models)
-        supervisor.run_every("places", _PLACES_INTERVAL, lambda: bound(core))
+        supervisor.run_every("places", _PLACES_INTERVAL, lambda: bound(core, self._others()))
         supervisor.run_every("pace", _PACE_INTERVAL, lambda: core.balancer.level(core.registry.replicas))
         trials = Trials(
             core.store,
@@ -275,6 +276,7 @@ class Gateway:
         )
         self._stack.push_async_callback(share.close)
         watch_share(core.metrics, share)
+        self._others = lambda: share.instances
         return [("load", SHARE_INTERVAL, share.step)]
 
     def _moved(self, step: Transition, metrics: Metrics) -> None:
@@ -331,7 +333,7 @@ def follow(core: Core, policy: Policy) -> None:
     core.schemas.limit = guards.schemas_per_hour
 
 
-async def bound(core: Core) -> None:
+async def bound(core: Core, instances: int = 0) -> None:
     """Have each replica take as many requests as policy and its engine's batch allow, and those that wait be placed."""
     policy = core.policies.policy.routing.admission
     now = asyncio.get_running_loop().time()
@@ -339,7 +341,7 @@ async def bound(core: Core) -> None:
     def limit(replica: Replica) -> int:
         slots, work = replica.pace.slots, replica.work
         more = spare(slots, replica.pace.step, work.mean_left, trying=tries(replica.point, now)) if slots else 0
-        return places(policy.in_flight, slots, replica.share, work.others_in_flight, more)
+        return places(policy.in_flight, slots, replica.share, work.others_in_flight, more, instances=instances)
 
     core.registry.bound(limit)
     core.gate.mix.sample(now)

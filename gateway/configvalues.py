@@ -41,6 +41,7 @@ _PODS = re.compile(
 ).fullmatch
 _MAX_NAMES = 16
 _UNITS = MappingProxyType({"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30})
+_ANY_HOST = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
 _DEFAULT_PORTS = MappingProxyType({"http": 80, "https": 443})
 
 
@@ -93,9 +94,15 @@ def address(given: Given, report: Report) -> Address | None:
     """``HOST:PORT``, an IPv6 host in brackets."""
     match = _ADDRESS(given.value) if isinstance(given.value, str) else None
     if match is None or int(match["port"]) > 65_535 or not sound_host(match["host"]):
-        report(given, "HOST:PORT, such as 127.0.0.1:8080")
+        report(given, "HOST:PORT, such as 127.0.0.1:8080, an IPv6 host in brackets, a port up to 65535")
         return None
     return Address(match["host"].strip("[]"), int(match["port"]))
+
+
+def overlap(one: Address, other: Address) -> bool:
+    """Whether two listeners would meet. Both can be bound, and then only one of them ever gets a connection."""
+    hosts = {one.host, other.host}
+    return one.port == other.port != 0 and (len(hosts) == 1 or not hosts.isdisjoint(_ANY_HOST))
 
 
 def folder(given: Given, report: Report) -> Path | None:
@@ -267,7 +274,11 @@ def engine_fault(spec: EngineSpec, remote: Collection[str]) -> str | None:
     if is_https(spec):
         listed = is_listed(spec.server_name or engine_host(spec), remote)
         return None if listed else "the host of an https engine to be listed in remote_engines"
-    return None if is_loopback(spec) else "a loopback host (127.0.0.1, [::1] or localhost) for an http engine"
+    if is_loopback(spec):
+        return None
+    return (
+        "a loopback host (127.0.0.1, [::1] or localhost) for an http engine; others by https, listed in remote_engines"
+    )
 
 
 def is_https(spec: EngineSpec) -> bool:

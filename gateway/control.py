@@ -80,7 +80,7 @@ class Control:
             self._obey(orders)
         self._store_down = True
         self._report(
-            f"state store: {error}; started without it, by the alias table of generation {table.generation} as it was "
+            f"{_cause(error)}; started without it, by the alias table of generation {table.generation} as it was "
             "last known here. API keys cannot be checked until it is back"
         )
 
@@ -121,7 +121,7 @@ class Control:
             await self.reload()
         except Unavailable as error:
             if not self._store_down:
-                self._report(f"state store: {error}; serving what is cached")
+                self._report(f"{_cause(error)}; serving what is cached")
             self._store_down = True
             return
         if self._store_down:
@@ -154,6 +154,12 @@ class Control:
             return
         for revision in made:
             self._report(f"made alias {revision.label} for served model {revision.targets[0].model}")
+
+
+def _cause(error: Unavailable) -> str:
+    """What is wrong with the store, as a sentence that goes on."""
+    words = str(error).rstrip(".")
+    return words if words.startswith("state store") else f"state store: {words}"
 
 
 def _what_to_do(model: str) -> str:

@@ -66,8 +66,7 @@ class Dispatch:
                     if charged:
                         self.budget.give_back()
                     self.gate.mix.ended(order.model, priority)
-                    for model in replica.models:
-                        self.gate.freed(model)
+                    self.gate.freed(*replica.models)
                 replica = None if trace.answered else self._another(failure, tried, trace, choice, order.model)
         finally:
             self.budget.leave()
@@ -91,8 +90,8 @@ class Dispatch:
                 return replica, order
         if not self.fleet.ready(model):
             return None, order
-        hold = self._hold(exchange, order, trace)
         asked, begun = claim(), self.clock()
+        hold = self._hold(exchange, order, trace)
         try:
             while True:
                 place = await gate.turn(asked)

@@ -131,7 +131,7 @@ class LoadShare:
         figures = {each.point: (each.in_flight, each.work.pending) for each in self._replicas() if each.in_flight}
         if figures:
             self._busy_at = now
-        if now - self._asked_at >= self._pause(now):
+        if not 0.0 <= now - self._asked_at < self._pause(now):  # a clock that was set back is no reason to wait
             self._asked_at = now
             await self._meet(pack(figures))
         self._spread()

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Mapping
+from shlex import quote
 
 import uvloop
 
@@ -13,7 +14,7 @@ from gateway.app import Gateway
 from gateway.control import Report
 from gateway.core import Records
 from gateway.process import harden_process, tune_allocator, tune_collector
-from gateway.settings import Settings, open_to_readers
+from gateway.settings import Settings, default_state, is_redis, open_to_readers, sqlite_path, state_folder_of
 from gateway.telemetry.log import LineWriter
 
 
@@ -38,7 +39,7 @@ async def _run(settings: Settings, env: Mapping[str, str], report: Report, recor
     await gateway.start()
     try:
         tune_collector()
-        for line in _greeting(gateway):
+        for line in _greeting(gateway, env):
             report(line)
         loop.add_signal_handler(signal.SIGHUP, gateway.reload_policies)
         failed = gateway.core.supervisor.failed
@@ -53,7 +54,7 @@ async def _run(settings: Settings, env: Mapping[str, str], report: Report, recor
         await gateway.close()
 
 
-def _greeting(gateway: Gateway) -> list[str]:
+def _greeting(gateway: Gateway, env: Mapping[str, str]) -> list[str]:
     settings = gateway.settings
     folder = settings.state_folder
     lines = [
@@ -61,7 +62,17 @@ def _greeting(gateway: Gateway) -> list[str]:
         f"admin:     {gateway.admin_url}   token in {folder / 'admin-token'}, metrics at /metrics",
     ]
     lines.extend(open_to_readers(settings))
-    if not settings.engines:
-        lines.append("no engines: start again with --engine http://127.0.0.1:8000")
-    lines.append("first key: gateway keys create NAME")
+    if not gateway.core.registry.replicas:
+        lines.append("no engines yet: gateway fleet add http://127.0.0.1:8000, or start again with --engine")
+    lines.append(f"first key: {finder(settings, env)}gateway keys create NAME")
     return lines
+
+
+def finder(settings: Settings, env: Mapping[str, str]) -> str:
+    """What has to stand before a command for it to find this gateway: nothing where its state is the usual one."""
+    folder = settings.state_folder
+    if folder == state_folder_of(env.get("GATEWAY_STATE") or default_state(env), env):
+        return ""
+    if not is_redis(settings.state) and folder == sqlite_path(settings.state).parent:
+        return f"GATEWAY_STATE={quote(settings.state)} "
+    return f"GATEWAY_STATE_FOLDER={quote(str(folder))} "

@@ -150,14 +150,15 @@ def _render_fault(error: GatewayError) -> tuple[bytes, bytes]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A bound TCP socket. Raises ``OSError``."""
+    """A bound TCP socket. Raises ``OSError``, which names the address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-    except OSError:
+    except OSError as error:
         listening.close()
+        error.filename = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         raise
     listening.setblocking(False)
     return listening

@@ -206,6 +206,8 @@ def load_settings(flags: Mapping[str, Any], env: Mapping[str, str], config: Path
     remote: tuple[str, ...] = values.get("remote_engines", ())
     timeouts, places = _group("timeouts", _TIMEOUTS, values), _group("discovery", _DISCOVERY, values)
     tls = _tls(_group("tls", _TLS, values), faults)
+    if configvalues.overlap(values.get("listen") or _LISTEN, values.get("admin") or _ADMIN):
+        faults.append("listen, admin: expected two addresses, such as 127.0.0.1:8080 and 127.0.0.1:9090")
     faults += _engine_faults(engines, remote)
     faults += _discovery_faults(places, remote)
     password, key = _secret(state_password, env, faults), _secret(engine_key, env, faults)
@@ -322,7 +324,7 @@ def _from_file(path: Path, faults: list[str]) -> dict[str, Given]:
         faults.append(f"{root.where}: expected settings, such as listen: 127.0.0.1:8080")
         return {}
     found = dict(_flat(root.value, faults))
-    for name in found.keys() - _PARSERS.keys():
+    for name in [name for name in found if name not in _PARSERS]:
         faults.append(f"{found.pop(name).where}: {_unknown(name)}")
     return found
 
@@ -338,8 +340,12 @@ def _flat(values: Mapping[str, Given], faults: list[str]) -> Iterator[tuple[str,
 
 
 def _unknown(name: str) -> str:
-    near = get_close_matches(name, (*_PARSERS, *_GROUPS), n=1)
-    return f"unknown setting {name!r}" + (f"; did you mean {near[0]}?" if near else "")
+    group, dot, own = name.rpartition(".")
+    known = [one.removeprefix(group + dot) for one in (*_PARSERS, *_GROUPS) if one.startswith(group + dot)]
+    near = get_close_matches(own, known, n=1)
+    if near:
+        return f"unknown setting {name!r}; did you mean {group}{dot}{near[0]}?"
+    return f"unknown setting {name!r}" + (f"; expected one of {', '.join(known)}" if group else "")
 
 
 def _engine_faults(engines: Sequence[tuple[Given, EngineSpec]], remote: Sequence[str]) -> Iterator[str]:

@@ -8,7 +8,7 @@ audit trail before the change is.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from gateway.admin.aliasorders import (
 from gateway.admin.errors import AdminRefusal
 from gateway.aliasing import files, plan
 from gateway.model import Revision, Target
+from gateway.policy.names import is_model
 from gateway.stores.interfaces import NotFound, StateStore
 
 IN_USE = 3_600.0
@@ -192,7 +193,7 @@ async def _permit(store: StateStore, alias: str, order: ChangeOrder, actor: Acto
     if not missing or (actor.served is None and not order.force):
         return
     if not order.force:
-        raise AdminRefusal("model_not_served", _not_served(actor.served or ()), param="model")
+        raise AdminRefusal("model_not_served", _not_served(missing, actor.served or ()), param="model")
     await _record_force(store, alias, actor, {"verb": f"alias.{write.verb}", "models": missing})
 
 
@@ -215,11 +216,11 @@ def _trial(now: Revision, order: CanaryOrder) -> tuple[tuple[Target, ...], int]:
     return plan.canary_targets(now, order.model, order.weight), now.number
 
 
-def _not_served(served: Collection[str]) -> str:
+def _not_served(missing: Sequence[str], served: Collection[str]) -> str:
+    """Which models nobody serves: who rolls back has not named any."""
+    which = " or ".join(filter(is_model, missing)) or "that model"
     names = ", ".join(sorted(served)[:_NAMED])
-    return (
-        f"No replica serves that model now. Served: {names or 'nothing yet'}. force (--force) assigns it all the same."
-    )
+    return f"No replica serves {which} now. Served: {names or 'nothing yet'}. force (--force) assigns it all the same."
 
 
 def _in_use(ago: float) -> str:

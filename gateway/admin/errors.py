@@ -54,6 +54,8 @@ class AdminRefusal(Refusal):
 
 def validation_refusal(kind: str, place: tuple[int | str, ...], words: str) -> Refusal:
     """A validation error in words that never quote what was sent: a field name only when it is a plain one."""
+    if kind == "missing" and place == ("body",):
+        return Refusal("invalid_request", "The request has no body: a JSON object is expected.")
     names = [str(part) for part in place[1:]]
     param = ".".join(names) if names and all(PLAIN_NAME.match(name) or name.isdecimal() for name in names) else None
     text = words.removeprefix("Value error, ") if kind in _OWN_WORDS else "Not valid"

@@ -2,11 +2,15 @@
 
 A place is promised, not given: whoever is woken picks a replica by itself, by what is newest then. Until it has entered
 a lane there its promise counts as a request in flight, so that nobody who comes later can take what it was woken for.
+
+A replica may serve several models, as an engine with adapters does. Its places go around among those for which somebody
+waits, one each, whatever waits for the others: else the model that an engine lists first would get them all.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -79,14 +83,16 @@ class _Sleeper:
 
 
 class _Line:
-    """All that is kept of a model while something waits for it or a promise is open."""
+    """All that is kept of a model while something waits for it or a promise is open. ``turn`` is a number that grew
+    with each promise of the gate when this one got its last; a new line begins behind the others."""
 
-    __slots__ = ("meter", "model", "open", "queue", "sleepers")
+    __slots__ = ("meter", "model", "open", "queue", "sleepers", "turn")
 
-    def __init__(self, model: str, queue: FairQueue, meter: DrainMeter) -> None:
+    def __init__(self, model: str, queue: FairQueue, meter: DrainMeter, turn: int) -> None:
         self.model = model
         self.queue = queue
         self.meter = meter
+        self.turn = turn
         self.open = 0
         self.sleepers: dict[int, _Sleeper] = {}
 
@@ -115,6 +121,9 @@ class Gate:
         self._lines: dict[str, _Line] = {}
         self._meters: OrderedDict[str, DrainMeter] = OrderedDict()
         self._numbers = count()
+        self._turns = count()
+        self._open = 0  # promises of all models
+        self._owed = False  # whether a promise of one model has kept a place from another
         self._closed = False
 
     # --- the request path
@@ -122,14 +131,15 @@ class Gate:
     def waits(self, model: str) -> bool:
         """Whether a request for the model has to ask for its turn: somebody waits, or all that is free is promised."""
         line = self._lines.get(model)
-        return line is not None and (len(line.queue) > 0 or not self._vacancy(line).may(Priority.INTERACTIVE))
+        if line is not None and line.queue:
+            return True
+        return self._open > 0 and not self._vacancy(model).may(Priority.INTERACTIVE)
 
     def held_back(self, model: str, priority: Priority) -> bool:
         """Whether the places that are left are for classes above, so that even where nobody waits this one has to."""
         if self._policy().share.of(priority) >= 1.0:
             return False
-        line = self._lines.get(model)
-        left = self._vacancy_of(model, 0 if line is None else line.open)
+        left = self._vacancy(model)
         return left.ready and not left.may(priority)
 
     async def turn(self, claim: Claim) -> Place:
@@ -211,16 +221,14 @@ class Gate:
 
     # --- places that become free
 
-    def freed(self, model: str) -> None:
-        """A place may have become free: a request has ended."""
-        line = self._lines.get(model)
-        if line is not None and line.queue:
-            self._serve(line)
+    def freed(self, *models: str) -> None:
+        """A place may have become free at a replica of these models: a request has ended."""
+        lines = map(self._lines.get, models)
+        self._serve_all([line for line in lines if line is not None and line.queue])
 
     def pump(self) -> None:
         """Anything may have changed: a policy, a limit, who is ready."""
-        for line in tuple(self._lines.values()):
-            self._serve(line)
+        self._serve_all([line for line in self._lines.values() if line.queue])
 
     def close(self) -> None:
         """Nobody gets in any more, and those who wait are told."""
@@ -251,7 +259,7 @@ class Gate:
         if line is None:
             meter = self._meters.get(model) or DrainMeter()
             keep(self._meters, model, meter, _MOST_METERS)
-            line = self._lines[model] = _Line(model, FairQueue(self._policy), meter)
+            line = self._lines[model] = _Line(model, FairQueue(self._policy), meter, next(self._turns))
         return line
 
     def _tidy(self, line: _Line) -> None:
@@ -259,31 +267,66 @@ class Gate:
             line.meter.end(self._loop.time())
             del self._lines[line.model]
 
-    def _vacancy(self, line: _Line) -> Vacancy:
-        return self._vacancy_of(line.model, line.open)
+    def _vacancy(self, model: str) -> Vacancy:
+        pool = self._pool(model)
+        promised = self._promised(model, pool) if self._open else 0
+        return vacancy(pool, promised, self._policy().share, partial(self.mix.above, model))
 
-    def _vacancy_of(self, model: str, promised: int) -> Vacancy:
-        return vacancy(self._pool(model), promised, self._policy().share, partial(self.mix.above, model))
+    def _promised(self, model: str, pool: Sequence[Replica]) -> int:
+        """Promises that may be of places of this pool: its own, and those of models that share a replica with it."""
+        promised, members = 0, set(map(id, pool))
+        for line in self._lines.values():
+            if not line.open:
+                continue
+            if line.model == model:
+                promised += line.open
+            elif not members.isdisjoint(map(id, self._pool(line.model))):
+                promised += line.open
+                self._owed = True
+        return promised
 
-    def _serve(self, line: _Line) -> Vacancy:
+    def _serve_all(self, lines: list[_Line]) -> None:
+        """Promise places to those who wait for several models: who got one the longest ago comes first."""
+        if len(lines) < 2:
+            for line in lines:
+                self._serve(line)
+            return
+        lines.sort(key=lambda line: line.turn)
+        while lines:
+            lines = [line for line in lines if self._serve_one(line)]
+
+    def _serve_one(self, line: _Line) -> bool:
+        """Promise a place to one of those who wait; whether one was, and others wait."""
+        before = line.open
+        self._serve(line, 1)
+        return line.open > before and len(line.queue) > 0
+
+    def _serve(self, line: _Line, most: float = math.inf) -> Vacancy:
         """Promise places to those who wait, as long as there are any; what is left then."""
-        left = self._vacancy(line)
+        left = self._vacancy(line.model)
         now = self._loop.time()
-        while line.queue and (ticket := line.queue.take(now, left.may)) is not None:
+        while most > 0 and line.queue and (ticket := line.queue.take(now, left.may)) is not None:
             if self._wake(line, ticket, Outcome.DISPATCHED):
                 left.fill()
                 self._promise(line, ticket.tokens, now)
+                most -= 1
         if not line.queue:
             line.meter.end(now)
         return left
 
     def _promise(self, line: _Line, tokens: int, now: float) -> None:
         line.open += 1
+        self._open += 1
+        line.turn = next(self._turns)
         line.meter.note(tokens, now)
 
     def settle(self, line: _Line, *, taken: bool) -> None:
         """A promise is kept or void. For ``Place``."""
         line.open -= 1
+        self._open -= 1
+        if self._owed:  # one place was taken of what was kept from others, or none; its lane is entered by then
+            self._owed = False
+            self._loop.call_soon(self.pump)
         if line.queue and not taken:
             self._serve(line)
         self._tidy(line)
@@ -298,7 +341,7 @@ class Gate:
 
     def _expire(self, line: _Line, sleeper: _Sleeper) -> None:
         if line.queue.remove(sleeper.ticket):
-            ready = self._vacancy(line).ready
+            ready = self._vacancy(line.model).ready
             self._wake(line, sleeper.ticket, Outcome.EXPIRED if ready else Outcome.NO_REPLICA)
 
     def _leave(self, line: _Line, sleeper: _Sleeper) -> None:

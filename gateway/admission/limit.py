@@ -28,12 +28,18 @@ def tries(point: int, now: float) -> bool:
     return (int(now) + point) % _TRY_EVERY < _TRY_FOR
 
 
-def places(policy: int | None, slots: int | None, share: float, others: int, more: int = 0) -> int:
+def places(
+    policy: int | None, slots: int | None, share: float, others: int, more: int = 0, *, instances: int = 0
+) -> int:
     """The room of a replica, at least 1 and at most ``UNLIMITED``.
 
     ``policy`` is the figure that policy gives (``None``: by what was learned), ``slots`` how many sequences its batch
     holds (``None``: not known yet), ``share`` how much of a full replica's traffic it is to get, ``others`` what
     other instances have there, and ``more`` what is to be there beyond a batch whose size was learned.
+
+    ``instances`` is how many others have requests (0: not known). What they have is not for this one, but for its equal
+    part: those that came first would keep all for as long as they are busy, and one that has started anew get nothing.
+    Until they have given up so much, all together may have more than a replica's places.
     """
     if policy is not None:
         full = policy
@@ -42,4 +48,5 @@ def places(policy: int | None, slots: int | None, share: float, others: int, mor
     else:
         return UNLIMITED
     kept = int(full * share) if 0.0 < share < 1.0 else full
-    return min(max(kept - max(others, 0), 1), UNLIMITED)
+    part = kept // (1 + instances) if instances > 0 else 1
+    return min(max(kept - max(others, 0), part, 1), UNLIMITED)

@@ -19,6 +19,7 @@ from gateway.cli.aliasoptions import (
     Timeout,
     Wait,
     models,
+    no_alias,
     patience,
 )
 from gateway.cli.output import moment, print_fields, print_json, print_table
@@ -91,7 +92,9 @@ def show(
 ) -> None:
     """Show a revision of an alias: the current one, or NAME@N."""
     alias, number = split_reference(name)
-    view = act(where(state, admin_url, admin_token), lambda backend: backend.show_alias(alias, number))
+    view = act(
+        where(state, admin_url, admin_token), lambda backend: backend.show_alias(alias, number), missing=no_alias(alias)
+    )
     if as_json:
         print_json(view)
         return

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
 from types import MappingProxyType
 from typing import Annotated
 
@@ -21,13 +22,14 @@ from gateway.cli.output import fail, note, plain
 from gateway.cli.run import AdminToken, AdminUrl, State, act, where
 from gateway.cli.settle import wait_for_all
 from gateway.model import AliasTable
+from gateway.policy.document import PolicyFault
 
 STREAM = "-"
 _MAX_CHARACTERS = 4 << 20
 
 
 def export(
-    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="Where to; - is standard output.")] = STREAM,
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="Where to; - is standard output.")] = STREAM,
     state: State = None,
     admin_url: AdminUrl = None,
     admin_token: AdminToken = None,
@@ -60,10 +62,10 @@ def apply(
 ) -> None:
     """Make the aliases what a file says. What would be done is printed first; what is as it should be is left alone."""
     if yes and dry_run:
-        raise typer.BadParameter("give --yes or --dry-run, not both")
+        raise typer.BadParameter("give one of them, not both", param_hint="'--yes' / '--dry-run'")
     place = where(state, admin_url, admin_token)
     with faults_reported():
-        wanted = files.read(_text(file), "standard input" if file == STREAM else file)
+        wanted = _wanted(file)
     listing = act(place, lambda backend: backend.list_aliases())
     with faults_reported():
         steps = files.steps(wanted, table_of(listing), prune, force=force)
@@ -80,6 +82,14 @@ def table_of(listing: AliasList) -> AliasTable:
     """The table that a list shows."""
     current = {view.name: revision_of(view) for view in listing.aliases}
     return AliasTable(listing.generation, MappingProxyType(current))
+
+
+def _wanted(file: str) -> Mapping[str, files.Wanted]:
+    """What the file says. Raises ``CliFault`` or ``OSError``."""
+    try:
+        return files.read(_text(file), "standard input" if file == STREAM else file)
+    except PolicyFault as fault:
+        raise CliFault(f"the file is not valid, nothing was changed:\n{indent(str(fault), '  ')}") from None
 
 
 def _text(file: str) -> str:
@@ -114,9 +124,16 @@ def _take(place: Where, steps: Sequence[files.Step], *, force: bool, seconds: in
                 generation = (await backend.change_alias(step.alias, order_of(step, force=force))).generation
                 done += 1
         finally:
-            rest = "" if done == len(steps) else " Those stand; the same command does the rest."
-            note(f"{done} of {len(steps)} changes are made.{rest}")
+            note(plain(_made(steps, done)))
         if seconds is not None:
             await wait_for_all(backend, generation, seconds)
 
     act(place, work)
+
+
+def _made(steps: Sequence[files.Step], done: int) -> str:
+    """How far it came, and at what it stopped."""
+    if done == len(steps):
+        return f"{done} of {done} changes are made."
+    rest = " Those made stand; the same command does the rest." if done else ""
+    return f"{done} of {len(steps)} changes are made; it stopped at '{files.describe(steps[done])}'.{rest}"

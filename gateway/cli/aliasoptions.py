@@ -9,7 +9,23 @@ import typer
 from gateway.admin.aliasviews import AliasView, alias_reference, revision_of
 from gateway.admin.schemas import alias_name
 from gateway.aliasing.plan import describe_targets
-from gateway.cli.run import duration
+from gateway.cli.run import Timeout, waiting_time
+
+__all__ = [
+    "WAIT",
+    "Expect",
+    "Force",
+    "Name",
+    "Note",
+    "Reference",
+    "Timeout",
+    "Wait",
+    "alias_argument",
+    "models",
+    "no_alias",
+    "patience",
+    "reference_argument",
+]
 
 WAIT = "10s"
 _RULE = "1 to 64 of A-Z a-z 0-9 . _ : / -, case-sensitive"
@@ -31,11 +47,6 @@ def reference_argument(text: str) -> str:
         raise typer.BadParameter(str(fault)) from None
 
 
-def _seconds(text: str) -> str:
-    duration(text)
-    return text
-
-
 Name = Annotated[str, typer.Argument(metavar="NAME", help=f"{_RULE}.", callback=alias_argument)]
 Reference = Annotated[
     str,
@@ -50,14 +61,16 @@ Expect = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Also to a model that no replica serves now.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Until every live gateway serves by it; exit code 1 if one lags.")]
-Timeout = Annotated[
-    str, typer.Option("--timeout", metavar="TIME", help="How long to wait, such as 30s.", callback=_seconds)
-]
 
 
 def patience(wait: bool, timeout: str) -> int | None:
     """For how many seconds to wait; ``None``: not at all."""
-    return duration(timeout) if wait else None
+    return waiting_time(timeout) if wait else None
+
+
+def no_alias(name: str) -> str:
+    """Where to look when there is no such alias, or no such revision of it."""
+    return f"'gateway alias list' lists all aliases, 'gateway alias history {name}' the revisions of one."
 
 
 def models(view: AliasView) -> str:

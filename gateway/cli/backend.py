@@ -28,6 +28,10 @@ class CliFault(Exception):
     """A command was refused or failed. The message is for a person and says what to do next."""
 
 
+class Misuse(CliFault):
+    """An option is not one that can be acted on: wrong usage, exit code 2."""
+
+
 class NotThere(CliFault):
     """What was asked for does not exist."""
 

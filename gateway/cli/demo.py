@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from gateway.cli.output import fail, note
+from gateway.cli.output import fail, note, plain
 
 _MODEL = "demo-model-7b"
 _ALIAS = "internal-general"
@@ -35,7 +35,7 @@ _ENGINE_FLAGS = ("--max-num-seqs", "8", "--step-time", "0.02", "--prefill-tokens
 
 
 class DemoFault(Exception):
-    """Something of the demo did not come up. The text says what, and where its log is."""
+    """Something of the demo did not come up. The text says what, with the end of its log, whose folder ends with it."""
 
 
 class Demo:
@@ -65,9 +65,9 @@ class Demo:
         state = f"sqlite://{self._folder / 'state.db'}"
         flags = [part for url in engines for part in ("--engine", url)]
         listening = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-        self._spawn("gateway", "gateway", "serve", "--state", state, *listening, *flags)
-        self.admin_url = self._said("gateway", "admin:")
-        self.url = self._said("gateway", "inference:").removesuffix("/v1")
+        gateway = self._spawn("gateway", "gateway", "serve", "--state", state, *listening, *flags)
+        self.admin_url = self._said(gateway, "gateway", "admin:")
+        self.url = self._said(gateway, "gateway", "inference:").removesuffix("/v1")
         note(f"started the gateway at {self.url}; it warms the engines up")
         self._await_warm()
         _command(state, "alias", "set", _ALIAS, "--model", _MODEL)
@@ -80,7 +80,7 @@ class Demo:
         with httpx.Client(trust_env=False, timeout=5) as client:
             while client.get(f"{self.url}/readyz").status_code != 200:
                 if time.monotonic() > deadline:
-                    raise DemoFault(f"no engine was warm in {_PATIENCE:.0f} s; see {self._folder / 'gateway.log'}")
+                    raise DemoFault(f"no engine was warm in {_PATIENCE:.0f} s; {self._last_words('gateway')}")
                 time.sleep(0.02)
 
     def _engine(self, number: int) -> str:
@@ -88,7 +88,7 @@ class Demo:
         process = self._spawn(f"engine-{number}", "loadtests.engine", *flags, stdout=subprocess.PIPE)
         line = process.stdout.readline() if process.stdout else b""
         if not line:
-            raise DemoFault(f"a simulated engine did not start; see {self._folder / f'engine-{number}.log'}")
+            raise DemoFault(f"a simulated engine did not start; {self._last_words(f'engine-{number}')}")
         return str(orjson.loads(line)["url"])
 
     def _spawn(self, name: str, module: str, *args: str, stdout: int | None = None) -> subprocess.Popen[bytes]:
@@ -99,6 +99,7 @@ class Demo:
         try:
             process = subprocess.Popen(  # noqa: S603 - our own modules, by our own interpreter
                 [sys.executable, "-m", module, *args],
+                env=_plain_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,
@@ -109,7 +110,7 @@ class Demo:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
         return process
 
-    def _said(self, name: str, label: str) -> str:
+    def _said(self, process: subprocess.Popen[bytes], name: str, label: str) -> str:
         """The first word behind ``label`` in a process's log, waited for."""
         path = self._folder / f"{name}.log"
         deadline = time.monotonic() + _PATIENCE
@@ -118,7 +119,13 @@ class Demo:
                 if line.startswith(label):
                     return line.removeprefix(label).split()[0]
             time.sleep(0.02)
-        raise DemoFault(f"the {name} did not start in {_PATIENCE:.0f} s; its last words: {path.read_text()[-500:]}")
+            if process.poll() is not None:
+                raise DemoFault(f"the {name} ended at once; {self._last_words(name)}")
+        raise DemoFault(f"the {name} did not start in {_PATIENCE:.0f} s; {self._last_words(name)}")
+
+    def _last_words(self, name: str) -> str:
+        lines = (self._folder / f"{name}.log").read_text(errors="replace")[-500:].splitlines()
+        return "its last words:\n" + "\n".join(f"  {plain(line)}" for line in lines or ["(none)"])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -133,12 +140,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.stdout.close()
 
 
+def _plain_environment() -> dict[str, str]:
+    """This one without what is meant for another gateway, whose token or policies the demo's would take for its own."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
+
+
 def _command(state: str, *args: str) -> str:
     """What a ``gateway`` command prints, acting through the gateway that runs on this state."""
-    others = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
     done = subprocess.run(  # noqa: S603 - our own command
         [sys.executable, "-m", "gateway", *args],
-        env={**others, "GATEWAY_STATE": state},
+        env={**_plain_environment(), "GATEWAY_STATE": state},
         capture_output=True,
         text=True,
         check=False,

@@ -24,7 +24,7 @@ from gateway.cli.fleetexplain import explain
 from gateway.cli.fleetrows import COLUMNS, order_cells, remarks, replica_cells, replica_fields, warnings
 from gateway.cli.fleetwait import wait_until_gone, wait_until_ready
 from gateway.cli.output import note, plain, print_fields, print_json, print_table
-from gateway.cli.run import AdminToken, AdminUrl, Json, State, act, checked, duration, where
+from gateway.cli.run import AdminToken, AdminUrl, Json, State, Timeout, act, checked, waiting_time, where
 from gateway.fleet.discover.sources import Origin
 from gateway.fleet.life import State as ReplicaState
 
@@ -40,26 +40,13 @@ def _reference(text: str) -> str:
         raise typer.BadParameter(str(fault)) from None
 
 
-def _seconds(text: str) -> str:
-    _patience(text)
-    return text
-
-
-def _patience(text: str) -> int:
-    """Seconds in ``600`` or ``10m``. Raises ``typer.BadParameter``."""
-    return duration(f"{text}s" if text.isascii() and text.isdecimal() else text)
-
-
 Engine = Annotated[
     str,
     typer.Argument(metavar="ID", help="HOST:PORT as 'gateway fleet list' shows it, or the URL.", callback=_reference),
 ]
 Note = Annotated[str, typer.Option("--note", help="Why, for those who read the list and the audit trail.")]
-Timeout = Annotated[
-    str, typer.Option("--timeout", metavar="TIME", help="How long to wait: seconds, or 10m.", callback=_seconds)
-]
 UntilReady = Annotated[bool, typer.Option("--wait", help="Until it is ready; exit code 1 if it is not in time.")]
-_LONG = "600"
+_LONG = "10m"
 
 
 @app.command("list", epilog="Example:  gateway fleet list --model qwen3-32b --in-state ready")
@@ -87,6 +74,8 @@ def list_fleet(
     else:
         rows = [*map(replica_cells, shown.replicas), *map(order_cells, shown.orders)]
         print_table("Engines", COLUMNS, rows)
+    if fleet.replicas and not shown.replicas:
+        note(f"None of the {len(fleet.replicas)} replicas is as --model and --in-state say.")
     for line in remarks(fleet):
         note(plain(line))
 
@@ -136,10 +125,10 @@ def add(
         follows = "it gets requests once it is warm" if made.watched else "a gateway looks at it once one runs here"
         drained = made.order is not None and made.order.draining
         return f"{made.id} is added; " + (
-            f"it stays drained: 'gateway fleet undrain {made.id}'" if drained else follows
+            f"it stays drained: 'gateway fleet undrain {made.id}' lets it in." if drained else f"{follows}."
         )
 
-    place, patience = where(state, admin_url, admin_token), _patience(timeout) if wait else None
+    place, patience = where(state, admin_url, admin_token), waiting_time(timeout) if wait else None
     _carry_out(place, lambda backend: backend.add_engine(order), added, seconds=patience, as_json=as_json)
 
 
@@ -164,7 +153,11 @@ def remove(
             return f"{made.id} is removed."
         if not left.removed and left.origin != Origin.ORDERS:
             return f"{made.id} is removed from the orders, and stays: it is listed in {left.origin} as well."
-        return f"{made.id} is removed; it is gone when its {left.in_flight} requests of this gateway have ended."
+        if left.in_flight == 0:
+            return f"{made.id} is removed: nothing of this gateway is left there."
+        return (
+            f"{made.id} is removed; it is gone when what it has of this gateway has ended ({left.in_flight} in flight)."
+        )
 
     order = checked(RemoveOrder, note=text)
     _carry_out(where(state, admin_url, admin_token), _to(engine, order), removed, as_json=as_json)
@@ -195,7 +188,7 @@ def drain(
         follows = "" if made.watched else "; every gateway of this state follows, also one that starts later"
         return f"{made.id} is being drained{was}: no new requests, streams finish{follows}."
 
-    place, patience = where(state, admin_url, admin_token), _patience(timeout) if wait else None
+    place, patience = where(state, admin_url, admin_token), waiting_time(timeout) if wait else None
     order = checked(DrainOrder, note=text)
     _carry_out(place, _to(engine, order), drained, waiting=wait_until_gone, seconds=patience, as_json=as_json)
 
@@ -217,7 +210,7 @@ def undrain(
     def undrained(made: EngineChange) -> str:
         return f"{made.id} is let in again." if made.changed else f"{made.id} was not drained: nothing changed."
 
-    place, patience = where(state, admin_url, admin_token), _patience(timeout) if wait else None
+    place, patience = where(state, admin_url, admin_token), waiting_time(timeout) if wait else None
     order = checked(UndrainOrder, note=text)
     _carry_out(place, _to(engine, order), undrained, seconds=patience, as_json=as_json)
 
@@ -242,7 +235,7 @@ def warm(
     def warming(made: EngineChange) -> str:
         return f"{made.id} is being warmed up again; it gets no new requests until it is warm."
 
-    place, patience = where(state, admin_url, admin_token), _patience(timeout) if wait else None
+    place, patience = where(state, admin_url, admin_token), waiting_time(timeout) if wait else None
     order = checked(WarmOrder, note=text)
     _carry_out(place, _to(engine, order), warming, seconds=patience, as_json=as_json)
 
@@ -297,5 +290,5 @@ def _labels(given: list[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in given]
     names = [name for name, equals, _ in pairs if equals]
     if len(set(names)) != len(given):
-        raise typer.BadParameter("--label: expected NAME=VALUE, each name once")
+        raise typer.BadParameter("expected NAME=VALUE, each name once", param_hint="'--label'")
     return {name: value for name, _, value in pairs}

@@ -7,12 +7,17 @@ from typing import Annotated
 import typer
 
 from gateway.admin.explainviews import CandidateView, DecisionView
+from gateway.cli.aliasoptions import alias_argument
 from gateway.cli.output import moment, note, plain, print_json, print_table
 from gateway.cli.run import AdminToken, AdminUrl, Json, State, act, where
 
 COLUMNS = (
     "REPLICA", "TOTAL", "QUEUE", "PREFILL", "SLOT", "DECODE", "PRESSURE", "FACTOR", "HOLDS", "IN FLIGHT", "CHOSEN"
 )  # fmt: skip
+
+
+def _alias(text: str | None) -> str | None:
+    return None if text is None else alias_argument(text)
 
 
 def explain(
@@ -22,7 +27,8 @@ def explain(
         typer.Option("--request-id", metavar="ID", help="The request, by its x-request-id; the newest otherwise."),
     ] = None,
     alias: Annotated[
-        str | None, typer.Option("--alias", metavar="NAME", help="The newest request to this alias.")
+        str | None,
+        typer.Option("--alias", metavar="NAME", help="The newest request to this alias.", callback=_alias),
     ] = None,
     as_json: Json = False,
     state: State = None,
@@ -36,7 +42,9 @@ def explain(
     2,000 where pools are small: ask the one that served it ('gateway status' lists them; --admin-url).
     """
     if request_id is not None and alias is not None:
-        raise typer.BadParameter("--request-id names one request: --alias says nothing more")
+        raise typer.BadParameter(
+            "one request is meant: give one of them, not both", param_hint="'--request-id' / '--alias'"
+        )
     told = act(where(state, admin_url, admin_token), lambda backend: backend.explain_choice(request_id, alias))
     if as_json:
         print_json(told)

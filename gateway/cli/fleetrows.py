@@ -58,10 +58,17 @@ def replica_fields(one: ReplicaView) -> list[tuple[str, str]]:
         ("ejections", str(one.ejections)),
         ("drain", drained),
     ]
-    fields += [(f"signal {name}", f"{value:g}") for name, value in one.signals.items()]
+    fields += [(f"signal {name}", _signal(name, value)) for name, value in one.signals.items()]
     if one.signals_age is not None:
         fields.append(("signals seen", f"{one.signals_age:.0f} s ago"))
     return fields
+
+
+def _signal(name: str, value: float) -> str:
+    """A signal as a person reads it: a time, a count in full, or a figure of six digits."""
+    if name == "started_at":
+        return moment(value)
+    return f"{value:.0f}" if value == int(value) else f"{value:g}"
 
 
 def why(one: ReplicaView) -> str:
@@ -127,8 +134,8 @@ def remarks(fleet: FleetList) -> list[str]:
 def _readiness(fleet: FleetList) -> Iterable[str]:
     if not fleet.watched:
         yield (
-            "No gateway runs on this state as far as is known here: these are the orders that one will follow. "
-            "'gateway serve' starts one, --admin-url names one elsewhere."
+            "No gateway was asked: these are the orders that each one on this state follows. How engines do, a running "
+            "one knows: 'gateway status' lists them, --admin-url names one, 'gateway serve' starts one."
         )
     elif not fleet.replicas:
         yield "No engines are known: 'gateway fleet add URL' adds one, so does 'engines' in gateway.yaml."

@@ -55,7 +55,7 @@ def progress(one: ReplicaView) -> str:
     """How a replica that is waited for stands."""
     if one.state == State.DRAINING:
         return f"{one.id}: draining, {left_over(one)}"
-    return f"{one.id}: {one.state}, {why(one) or '-'}"
+    return f"{one.id}: {one.state}" + (f", {why(one)}" if why(one) else "")
 
 
 def left_over(one: ReplicaView) -> str:

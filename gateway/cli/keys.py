@@ -8,12 +8,13 @@ import typer
 
 from gateway.admin.schemas import KeyOrder, KeyView, LimitsView, NewKeyView, RotateOrder, key_reference
 from gateway.cli.output import moment, note, print_fields, print_json, print_table
-from gateway.cli.run import AdminToken, AdminUrl, Json, State, act, checked, duration, where
+from gateway.cli.run import AdminToken, AdminUrl, Json, State, act, checked, duration, time_option, where
 
 app = typer.Typer(no_args_is_help=True, help="Make, list, show, rotate and revoke API keys.")
 
 # Columns are only ever added at the end: scripts cut them by number.
 _COLUMNS = ("ID", "NAME", "TENANT", "ROLES", "ALIASES", "CREATED", "EXPIRES", "STATE", "LIMITS", "SECRETS END")
+NO_KEY = "'gateway keys list' lists all keys."
 _UNITS = (
     ("requests_per_minute", "rpm"),
     ("tokens_per_minute", "tpm"),
@@ -62,7 +63,10 @@ def create(
     tpd: Annotated[int | None, _figure("--tpd", "Tokens a day.")] = None,
     concurrency: Annotated[int | None, _figure("--concurrency", "Requests at the same time.")] = None,
     expires: Annotated[
-        str | None, typer.Option("--expires", metavar="TIME", help="When it ends: 90d, 12h, 30m. Never by default.")
+        str | None,
+        typer.Option(
+            "--expires", metavar="TIME", help="When it ends: 90d, 12h, 30m. Never by default.", callback=time_option
+        ),
     ] = None,
     as_json: Json = False,
     state: State = None,
@@ -92,7 +96,13 @@ def rotate(
     key: Key,
     *,
     overlap: Annotated[
-        str, typer.Option("--overlap", metavar="TIME", help="How long the text before works on; 0s ends it at once.")
+        str,
+        typer.Option(
+            "--overlap",
+            metavar="TIME",
+            help="How long the former text works on; 0s ends it at once.",
+            callback=time_option,
+        ),
     ] = "24h",
     as_json: Json = False,
     state: State = None,
@@ -104,9 +114,9 @@ def rotate(
     The new text alone goes to stdout, once. While two texts work no third is given.
     """
     order = checked(RotateOrder, overlap=duration(overlap))
-    made = act(where(state, admin_url, admin_token), lambda backend: backend.rotate_key(key, order))
+    made = act(where(state, admin_url, admin_token), lambda backend: backend.rotate_key(key, order), missing=NO_KEY)
     former = made.secrets[1].expires_at if len(made.secrets) > 1 else None
-    _give(made, f"Key {made.name} (id {made.id}): its text before works until {moment(former)}. New text:", as_json)
+    _give(made, f"Key {made.name} (id {made.id}): its former text works until {moment(former)}. New text:", as_json)
 
 
 @app.command("list", epilog="Example:  gateway keys list --json | jq '.[] | select(.state == \"live\") | .name'")
@@ -126,7 +136,7 @@ def show(
     key: Key, as_json: Json = False, state: State = None, admin_url: AdminUrl = None, admin_token: AdminToken = None
 ) -> None:
     """Show one key, by id or by name (the newest of that name): its rights, its own limits, its secrets' ends."""
-    view = act(where(state, admin_url, admin_token), lambda backend: backend.show_key(key))
+    view = act(where(state, admin_url, admin_token), lambda backend: backend.show_key(key), missing=NO_KEY)
     if as_json:
         print_json(view)
         return
@@ -138,7 +148,7 @@ def revoke(
     key: Key, as_json: Json = False, state: State = None, admin_url: AdminUrl = None, admin_token: AdminToken = None
 ) -> None:
     """End a key, by id or by name. Gateways stop accepting it within a second; it cannot be undone."""
-    view = act(where(state, admin_url, admin_token), lambda backend: backend.revoke_key(key))
+    view = act(where(state, admin_url, admin_token), lambda backend: backend.revoke_key(key), missing=NO_KEY)
     note(f"Key {view.name} (id {view.id}) is revoked since {moment(view.revoked_at)}.")
     if as_json:
         print_json(view)

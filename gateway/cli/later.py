@@ -6,8 +6,15 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_group
+
+
+def bare_flags(command: TyperCommand | TyperGroup) -> None:
+    """Have help show switches alone: behind one, Typer's ``<bool>`` reads as a value that has to be given."""
+    for one in (*command.params, command.get_help_option(typer.Context(command))):
+        if isinstance(one, TyperOption) and one.is_flag and one.metavar is None:
+            one.metavar = ""
 
 
 class Later(TyperCommand):
@@ -33,6 +40,10 @@ class Later(TyperCommand):
         command = get_group(holder).commands[str(self.name)]
         if not isinstance(command, TyperCommand | TyperGroup):
             raise TypeError(f"{self._place} is no command")
+        members = command.commands.values() if isinstance(command, TyperGroup) else ()
+        for one in (command, *members):
+            if isinstance(one, TyperCommand | TyperGroup):
+                bare_flags(one)
         return command
 
     def make_context(self, *given: Any, **named: Any) -> Any:

@@ -52,6 +52,7 @@ from gateway.admin.schemas import (
 )
 from gateway.admin.trail import AuditPage, Point, audit_view
 from gateway.cli.backend import Backend, CliFault
+from gateway.cli.output import note, plain
 from gateway.fleet.discover.sources import Origin
 from gateway.identity.peppers import check_peppers
 from gateway.identity.secrets import find_peppers, load_peppers
@@ -62,7 +63,10 @@ from gateway.stores.open import open_store
 
 
 class LocalBackend(Backend):
-    """Opens the store at ``url`` for the time of one command. A running gateway sees a write within its poll."""
+    """Opens the store at ``url``, which is well formed, for the time of one command.
+
+    A running gateway sees a write within its poll.
+    """
 
     def __init__(self, url: str, env: Mapping[str, str]) -> None:
         self._url = url
@@ -152,7 +156,9 @@ class LocalBackend(Backend):
 
     async def explain_choice(self, request_id: str | None, alias: str | None) -> DecisionView:
         """Only a gateway places requests. Raises ``CliFault``."""
-        raise CliFault("How requests are placed is known to a running gateway alone: --admin-url names one.")
+        raise CliFault(
+            "How requests are placed is known to a running gateway alone: --admin-url names one ('gateway status')."
+        )
 
     async def add_engine(self, order: AddOrder) -> EngineChange:
         """Make an engine part of the fleet, by the ``remote_engines`` of this environment's configuration."""
@@ -207,14 +213,19 @@ class LocalBackend(Backend):
 
     async def _store(self, *, create: bool = False) -> StateStore:
         # A mistyped path must not become a new, empty store that has "no keys".
-        if not create and not is_redis(self._url) and not _path(self._url).exists():
-            raise CliFault(f"There is no state at {self._url}. 'gateway serve' or 'gateway keys create' makes it.")
+        if not create and not is_redis(self._url) and not sqlite_path(self._url).exists():
+            raise CliFault(
+                f"There is no state at {self._url}: no gateway has run on it. 'gateway serve' or 'gateway keys create' "
+                "makes it; if yours is elsewhere, name it by --admin-url, --state or GATEWAY_STATE."
+            )
+        if create and not is_redis(self._url) and not sqlite_path(self._url).exists():
+            note(f"Made a new state at {plain(self._url)}: no gateway has run on it yet.")
         self._opened = self._opened or await open_store(self._url, password=state_password(self._env))
         return self._opened
 
     async def _mint(self, store: StateStore) -> Mint:
         """What keys are made with: the pepper that the store's keys were made under, or the first of a new store."""
-        folder = _folder(self._url, self._env)
+        folder = state_folder_of(self._url, self._env)
         if not find_peppers(folder, self._env) and await store.list_keys():
             raise CliFault(
                 f"The keys of this store were made under a pepper that is not in {folder}: a key made now would not "
@@ -235,20 +246,6 @@ class LocalBackend(Backend):
         fault = unknown_roles(load_access(path), order.roles)
         if fault is not None:
             raise CliFault(f"--role: {fault}. They are in {path}; GATEWAY_POLICIES names another folder.")
-
-
-def _folder(url: str, env: Mapping[str, str]) -> Path:
-    try:
-        return state_folder_of(url, env)
-    except ValueError as fault:
-        raise CliFault(f"--state: {fault}.") from None
-
-
-def _path(url: str) -> Path:
-    try:
-        return sqlite_path(url)
-    except ValueError as fault:
-        raise CliFault(f"--state: {fault}.") from None
 
 
 def _user() -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gateway.cli.later import Later
+from gateway.cli.later import Later, bare_flags
 
 
 class _Commands(TyperGroup):
@@ -57,6 +57,7 @@ class _Commands(TyperGroup):
             Later("audit", "gateway.cli.audit:app", "Read the audit trail of all changes, and prove it whole."),
         ):
             self.add_command(command)
+        bare_flags(self)
 
 
 app = typer.Typer(

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 
+_SENTENCE = 30
+"""How many characters a column of sentences needs to be read."""
+_FRAME = 3
+"""Characters between the texts of two columns of a table."""
+
+
 def fail(message: str) -> NoReturn:
     """End the command with exit code 1 and a message on stderr."""
     typer.echo(f"gateway: {message}", err=True)
@@ -32,7 +38,8 @@ def print_json(value: BaseModel | Sequence[BaseModel]) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on a terminal; lines of tab-separated fields, headed by the names of the columns, in a pipe."""
+    """A table on a terminal, or a field a line where that is too narrow for one; lines of tab-separated fields, headed
+    by the names of the columns, in a pipe."""
     if not sys.stdout.isatty():
         for row in (columns, *rows):
             typer.echo("\t".join(map(plain, row)))
@@ -42,12 +49,25 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    console = Console()
+    if rows and not table_fits(columns, rows, console.width):
+        typer.echo(title)
+        for row in rows:
+            typer.echo()
+            print_fields([(column.lower(), cell) for column, cell in zip(columns, row, strict=True)])
+        return
     table = Table(title=title, title_justify="left")
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(plain(cell)) for cell in row))
-    Console().print(table)
+    console.print(table)
+
+
+def table_fits(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Whether a table can be read in ``width`` characters: no column is broken but the last, where sentences stand."""
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    return sum(widths[:-1]) + min(widths[-1], _SENTENCE) + _FRAME * len(widths) + 1 <= width
 
 
 def print_fields(fields: Sequence[tuple[str, str]]) -> None:

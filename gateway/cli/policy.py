@@ -11,7 +11,7 @@ import typer
 from gateway.admin.rules import ExplanationView
 from gateway.cli.aliasoptions import alias_argument
 from gateway.cli.faults import faults_reported
-from gateway.cli.keys import key_argument
+from gateway.cli.keys import NO_KEY, key_argument
 from gateway.cli.output import fail, note, print_fields, print_json, print_table
 from gateway.cli.run import AdminToken, AdminUrl, Json, State, act, where
 from gateway.policy.live import load_policy
@@ -51,7 +51,7 @@ def explain(
     admin_token: AdminToken = None,
 ) -> None:
     """Tell what the gateway would answer to a key that calls an alias: why, within which limits, and whose they are."""
-    view = act(where(state, admin_url, admin_token), lambda backend: backend.explain(key, alias))
+    view = act(where(state, admin_url, admin_token), lambda backend: backend.explain(key, alias), missing=NO_KEY)
     if as_json:
         print_json(view)
         return

@@ -53,6 +53,7 @@ from gateway.admin.schemas import (
 )
 from gateway.admin.trail import AuditPage
 from gateway.cli.backend import Backend, CliFault, NotThere
+from gateway.cli.output import plain
 from gateway.secret import Secret
 from gateway.wire.tls import client_tls
 
@@ -76,6 +77,16 @@ _ENGINE_CHANGES: Mapping[type[FleetOrder], str] = MappingProxyType(
         WarmOrder: "/admin/fleet-warm",
     }
 )
+_IN_OUR_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "not_found": "What answers at {url} does not know this path: it is an inference listener, or a gateway of "
+        "another version. --admin-url (GATEWAY_ADMIN_URL) names the admin listener, http://HOST:9090 by default.",
+        "store_unavailable": "The gateway at {url} cannot use its state store now; its log says why. Try again when it "
+        "can.",
+    }
+)
+"""What refusals that an operator can do something about are called here; the admin API has words for clients."""
+
 _TIMEOUT = httpx.Timeout(10.0, connect=2.0)
 
 
@@ -216,10 +227,7 @@ class RemoteBackend(Backend):
                     f"What answers at {self._url} has no certificate for that name that is trusted here. Check the "
                     "name in --admin-url; GATEWAY_ADMIN_CA may name a PEM file with the authorities to trust."
                 ) from None
-            raise CliFault(
-                f"No gateway answers at {self._url} ({type(error).__name__}). "
-                "Check that it runs and that --admin-url (GATEWAY_ADMIN_URL) names its admin listener."
-            ) from None
+            raise CliFault(_unanswered(self._url, method, error)) from None
         if response.status_code == 401:
             raise CliFault(
                 f"The gateway at {self._url} refused the admin token. Give it as GATEWAY_ADMIN_TOKEN or "
@@ -228,6 +236,8 @@ class RemoteBackend(Backend):
             )
         if not response.is_success:
             code, message = _refusal(response, self._url)
+            if code in _IN_OUR_WORDS:
+                message = _IN_OUR_WORDS[code].format(url=self._url)
             raise (NotThere if code == "no_such_object" else CliFault)(message)
         try:
             return view.model_validate_json(response.content)
@@ -244,6 +254,26 @@ def _root(error: BaseException) -> BaseException:
 
 def _given(**values: str | int | None) -> dict[str, str | int]:
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _unanswered(url: str, method: str, error: httpx.TransportError) -> str:
+    """Why there is no answer, and whether what was asked may have been done. Only what this host says of a connection
+    is told: other errors may quote the peer."""
+    if isinstance(error, httpx.ConnectTimeout):
+        why = f"no connection in {_TIMEOUT.connect:g} s"
+    elif isinstance(error, httpx.ConnectError):
+        why = plain(str(error))[:200] or "no connection"
+    elif method == "GET":
+        return f"The gateway at {url} broke off its answer ({type(error).__name__}). Look at its log, and try again."
+    else:
+        return (
+            f"The gateway at {url} gave no answer ({type(error).__name__}): it may have done what was asked all the "
+            "same. Look how things stand before you try again."
+        )
+    return (
+        f"No gateway answers at {url} ({why}). Check that it runs and that --admin-url (GATEWAY_ADMIN_URL) names its "
+        "admin listener."
+    )
 
 
 def _refusal(response: httpx.Response, url: str) -> tuple[str, str]:

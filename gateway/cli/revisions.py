@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gateway.admin.aliasviews import RevisionView
-from gateway.cli.aliasoptions import Name, models
+from gateway.cli.aliasoptions import Name, models, no_alias
 from gateway.cli.backend import Backend
 from gateway.cli.output import moment, note, plain, print_json, print_table
 from gateway.cli.run import AdminToken, AdminUrl, Json, State, act, where
@@ -28,7 +28,7 @@ def history(
             found += page.revisions
         return found
 
-    revisions = act(where(state, admin_url, admin_token), read)
+    revisions = act(where(state, admin_url, admin_token), read, missing=no_alias(name))
     if as_json:
         print_json(revisions)
         return
@@ -37,8 +37,8 @@ def history(
 
 def diff(
     name: Name,
-    old: Annotated[int | None, typer.Argument(min=1, metavar="[N]", help="Else the one before M.")] = None,
-    new: Annotated[int | None, typer.Argument(min=1, metavar="[M]", help="Else the current one.")] = None,
+    old: Annotated[int | None, typer.Argument(min=1, metavar="N", help="Else the one before M.")] = None,
+    new: Annotated[int | None, typer.Argument(min=1, metavar="M", help="Else the current one.")] = None,
     *,
     as_json: Json = False,
     state: State = None,
@@ -46,7 +46,9 @@ def diff(
     admin_token: AdminToken = None,
 ) -> None:
     """Tell what changes from revision N of an alias to revision M."""
-    view = act(where(state, admin_url, admin_token), lambda backend: backend.alias_diff(name, old, new))
+    view = act(
+        where(state, admin_url, admin_token), lambda backend: backend.alias_diff(name, old, new), missing=no_alias(name)
+    )
     if as_json:
         print_json(view)
         return

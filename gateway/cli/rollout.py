@@ -9,7 +9,7 @@ import typer
 from gateway.admin.aliasorders import AbortOrder, CanaryOrder, PromoteOrder, RollbackOrder
 from gateway.admin.aliasviews import AliasView
 from gateway.admin.comparison import ComparisonView, EstimateView, RowView
-from gateway.cli.aliasoptions import WAIT, Expect, Force, Name, Note, Timeout, Wait, models, patience
+from gateway.cli.aliasoptions import WAIT, Expect, Force, Name, Note, Timeout, Wait, models, no_alias, patience
 from gateway.cli.output import note, print_json, print_table
 from gateway.cli.run import AdminToken, AdminUrl, Json, State, act, checked, where
 from gateway.cli.settle import change
@@ -104,7 +104,9 @@ def compare(
     name: Name, as_json: Json = False, state: State = None, admin_url: AdminUrl = None, admin_token: AdminToken = None
 ) -> None:
     """Tell whether a canary does better or worse, by what one gateway has counted since it began."""
-    view = act(where(state, admin_url, admin_token), lambda backend: backend.compare_alias(name))
+    view = act(
+        where(state, admin_url, admin_token), lambda backend: backend.compare_alias(name), missing=no_alias(name)
+    )
     if as_json:
         print_json(view)
         return

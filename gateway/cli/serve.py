@@ -30,7 +30,12 @@ def serve(
         str | None, typer.Option("--admin", metavar="HOST:PORT", help="For operators; 127.0.0.1:9090 by default.")
     ] = None,
     state: Annotated[
-        str | None, typer.Option("--state", metavar="URL", help="sqlite:///PATH; in your state folder by default.")
+        str | None,
+        typer.Option(
+            "--state",
+            metavar="URL",
+            help="sqlite:///PATH or redis://HOST:6379/0; a file in your state folder by default.",
+        ),
     ] = None,
     policies: Annotated[
         str | None, typer.Option("--policies", metavar="DIR", help="Folder of policy files; those shipped by default.")

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from gateway.admin.aliasorders import ChangeOrder
 from gateway.admin.aliasviews import InstanceList, InstanceView, WrittenView
+from gateway.cli.aliasoptions import no_alias
 from gateway.cli.backend import Backend, CliFault
 from gateway.cli.choose import Where
 from gateway.cli.output import note, plain, print_json
@@ -37,7 +38,7 @@ def change(
         if seconds is not None:
             await wait_for_all(backend, made.generation, seconds)
 
-    act(place, work)
+    act(place, work, missing=no_alias(name))
 
 
 async def wait_for_all(backend: Backend, generation: int | None, seconds: float) -> None:
@@ -57,7 +58,7 @@ async def wait_for_all(backend: Backend, generation: int | None, seconds: float)
             f"{'; '.join(map(_late, late))}. 'gateway status' shows when they do."
         )
     live = sum(one.live for one in listing.instances)
-    note(f"Served by all of {live} live gateways." if live else "No live gateway uses this state: none to wait for.")
+    note(f"Served by all live gateways ({live})." if live else "No live gateway uses this state: none to wait for.")
 
 
 async def settle(

@@ -48,7 +48,7 @@ def remarks(listing: InstanceList) -> list[str]:
     live = [one for one in listing.instances if one.live]
     lines = [f"The alias table is at generation {listing.generation}."]
     if not live:
-        lines.append("No gateway is live on this state: 'gateway serve' starts one.")
+        lines.append("No gateway has been heard of on this state lately: 'gateway serve' starts one.")
     late = sum(one.lags for one in live)
     if late:
         lines.append(f"{late} of {len(live)} lag: they serve by an older table. Look at their logs if it lasts.")

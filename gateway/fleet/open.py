@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from gateway.configvalues import engine_fault
+from gateway.fleet.balance.strategies import point_of
 from gateway.fleet.discover.merge import Discovery
 from gateway.fleet.discover.open import open_sources
 from gateway.fleet.exposure import Exposure
+from gateway.fleet.home import home, place_of
 from gateway.fleet.keeper import Keeper
 from gateway.fleet.link import EngineLink
 from gateway.fleet.registry import Registry
@@ -78,6 +80,7 @@ def open_fleet(
     random = Random(secrets.randbits(128))  # noqa: S311 - it spreads looks and varies prompts, it keeps no secret
     limits = _limits(settings)
     tls = client_tls(settings.engine_ca) if settings.remote_engines else None
+    here = home()
 
     def fleet_policy() -> FleetPolicy:
         return policies.policy.routing.fleet
@@ -92,6 +95,7 @@ def open_fleet(
             told,
             spare,
             origin=origin,
+            point=point_of(place_of(spec, here)),
             now=loop.time,
             random=random.random,
         )

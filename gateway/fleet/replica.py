@@ -20,7 +20,6 @@ from gateway.errors import (
 )
 from gateway.fleet.balance.estimate import Load
 from gateway.fleet.balance.pace import Pace, Prior
-from gateway.fleet.balance.strategies import point_of
 from gateway.fleet.balance.workload import Workload
 from gateway.fleet.breaker import Breaker, ejection_time
 from gateway.fleet.engines.adapter import GENERIC, Adapter
@@ -70,8 +69,12 @@ class Replica:
         now: Callable[[], float],
         random: Callable[[], float],
         wall: Callable[[], float] = time.time,
+        point: int = 0,
     ) -> None:
-        """``link`` makes the link to the engine, given what to call when its process seems to have ended."""
+        """``link`` makes the link to the engine, given what to call when its process seems to have ended.
+
+        ``point`` is ``point_of`` what all instances that reach this engine call it, and nobody another one.
+        """
         self.spec = spec
         self.id = spec.id
         self.origin = origin
@@ -94,7 +97,7 @@ class Replica:
         self.breaker = Breaker(policy().breaker)
         self.work = Workload(Prior())
         self.quote = self.work.quote
-        self.point = point_of(spec.id)
+        self.point = point
         self.turn = 0
         self.nudge: Callable[[], None] = lambda: None
         self._proofs = 0

@@ -40,6 +40,7 @@ class Document:
     """A parsed policy file: its tree of plain values, the line of each path, and the faults found so far."""
 
     def __init__(self, text: str, source: str) -> None:
+        """Raises ``PolicyFault`` for what is no YAML."""
         self.source = source
         self.faults: list[Fault] = []
         self._lines: dict[str, int] = {}
@@ -83,9 +84,10 @@ class Document:
         try:
             node = yaml.compose(text, Loader=yaml.SafeLoader)
         except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            self.faults.append(Fault("file", mark.line + 1 if mark else 0, "expected YAML"))
-            return {}
+            mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+            words = f"expected YAML: {problem}" if problem and problem.isprintable() else "expected YAML"
+            # Without a tree every setting that has to be there would be missed: that would hide this.
+            raise PolicyFault(self.source, [Fault("file", mark.line + 1 if mark else 0, words)]) from None
         return {} if node is None else self._value(node, "", 0)
 
     def _value(self, node: yaml.Node, path: str, depth: int) -> Any:

@@ -32,6 +32,7 @@ _KEPT_HINTS = 1_024  # entries of the stream
 _HINTS_EXPIRY = 600_000  # ms after the newest
 _AT_ONCE = 128  # entries of the stream that are read in one exchange at most
 _FIRST = b"0-0"
+_MOST_UNFIT = 1 << 32  # more entries than a hash can have
 _ID = re.compile(rb"[0-9]{1,20}-[0-9]{1,20}")
 
 # ARGV: instance, its report (empty: it has nothing), the expiry in ms, the most bytes of a report, the most reports;
@@ -80,8 +81,21 @@ for _, entry in ipairs(redis.call('XRANGE', KEYS[2], '(' .. last, '+', 'COUNT', 
     hints[#hints + 1] = pair[2]
   end
 end
+-- Behind an id that no clock has given, the server can give no other: the stream begins anew.
+if string.find(last, '^' .. string.rep('%d', 14)) then
+  redis.call('DEL', KEYS[2])
+  last, unfit = '0-0', unfit + 1
+end
 if ARGV[6] ~= '' then
-  redis.call('XADD', KEYS[2], 'MAXLEN', ARGV[10], '*', ARGV[1], ARGV[6])
+  local tell = {'XADD', KEYS[2], 'MAXLEN', ARGV[10], '*', ARGV[1], ARGV[6]}
+  local told = redis.pcall(unpack(tell))
+  if told.err and string.find(told.err, 'exhausted') then
+    redis.call('DEL', KEYS[2])
+    told = redis.pcall(unpack(tell))
+  end
+  if told.err then
+    return told
+  end
   redis.call('PEXPIRE', KEYS[2], ARGV[11])
 end
 return {unfit, last, hints, reports}
@@ -149,7 +163,8 @@ class RedisLoad:
 def _read(answer: Any) -> tuple[bytes, Told]:
     """The id of the last entry, and what was told. Raises ``TypeError`` or ``ValueError`` for any other answer."""
     unfit, last, hints, reports = answer
-    if _ID.fullmatch(last) is None or not all(isinstance(each, bytes) for each in (*hints, *reports[1::2])):
+    texts = all(isinstance(each, bytes) for each in (*hints, *reports[1::2]))
+    if _ID.fullmatch(last) is None or not texts or not 0 <= int(unfit) <= _MOST_UNFIT:
         raise ValueError("not an answer of the script")
     pairs = [(report, int(age) / 1000) for age, report in zip(reports[::2], reports[1::2], strict=True)]
     return last, Told(pairs, hints, int(unfit))

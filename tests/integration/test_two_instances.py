@@ -81,7 +81,7 @@ def test_together_they_keep_to_the_limit_of_a_replica(site, server, tmp_path):
     replicas = [replica_of(gateway, pair.engines[0].url) for gateway in pair.gateways]
     wait_until(lambda: [each.room for each in replicas] == [4, 4], "bounds")
     asked = [pair.ask(0, f"question {number}", tokens=200) for number in range(3)]
-    wait_until(lambda: replicas[1].room == 1, "what is left")
+    wait_until(lambda: replicas[1].room == 2, "its part")
     assert [answer.result(30).status_code for answer in asked] == [200] * 3
     wait_until(lambda: replicas[1].room == 4, "all of it")
 
@@ -129,3 +129,14 @@ def test_an_instance_that_stops_takes_back_what_it_told(site, server, tmp_path):
     wait_until(lambda: pair.others(1) == 0, "nothing of it")
     for answer in asked:
         answer.exception(30)
+
+
+def test_an_instance_that_comes_later_gets_its_part_of_a_fleet_that_is_full(site, server, tmp_path):
+    pair = Pair(site, server, tmp_path, 1, in_flight=6)
+    replicas = [replica_of(gateway, pair.engines[0].url) for gateway in pair.gateways]
+    wait_until(lambda: [each.room for each in replicas] == [6, 6], "bounds")
+    first = [pair.ask(0, f"question {number}", tokens=150) for number in range(18)]
+    wait_until(lambda: replicas[1].room == 3, "its part")
+    later = [pair.ask(1, f"question {number}", tokens=150) for number in range(9)]
+    wait_until(lambda: [each.in_flight for each in replicas] == [3, 3], "equal parts")
+    assert {answer.result(30).status_code for answer in (*first, *later)} == {200}

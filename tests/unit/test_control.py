@@ -188,9 +188,14 @@ def test_a_store_that_is_gone_is_reported_when_it_goes_and_when_it_comes_back(tm
             desk.keys.fault = fault
             await desk.control.sync()
         assert desk.said == ["state store: locked; serving what is cached", "state store: back"]
+        desk.keys.fault = StoreUnavailable("state store Redis h:1/0 cannot be reached.")
+        await desk.control.sync()
+        assert desk.said[2:] == ["state store Redis h:1/0 cannot be reached; serving what is cached"]
+        desk.keys.fault = None
+        await desk.control.sync()
         desk.keys.fault = StoreUnavailable("full")
         await desk.control.sync()
-        assert len(desk.said) == 3
+        assert len(desk.said) == 5
 
     _at_the_desk(tmp_path, [], body)
 

@@ -196,8 +196,10 @@ def test_deadlines_are_swept() -> None:
 def test_a_taken_address_is_an_error_and_leaves_nothing_open() -> None:
     with contextlib.closing(bind("127.0.0.1", 0)) as taken:
         taken.listen()
-        with pytest.raises(OSError, match="in use"):
-            bind("127.0.0.1", taken.getsockname()[1])
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match="in use") as raised:
+            bind("127.0.0.1", port)
+        assert raised.value.filename == f"127.0.0.1:{port}"
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this host has no IPv6")

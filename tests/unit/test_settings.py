@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
@@ -221,7 +222,7 @@ def test_all_faults_come_together_with_places(tmp_path: Path) -> None:
     file = tmp_path / "gateway.yaml"
     assert set(found) == {
         f"{file}:1: unknown setting 'lisen'; did you mean listen?",
-        f"{file}:2: admin: expected HOST:PORT, such as 127.0.0.1:8080",
+        f"{file}:2: admin: expected HOST:PORT, such as 127.0.0.1:8080, an IPv6 host in brackets, a port up to 65535",
         f"{file}:4: unknown setting 'timeouts.idel'; did you mean timeouts.idle?",
         f"{file}:5: timeouts.idle: expected seconds, more than 0 and at most 86400",
         f"{file}:6: attempts: expected a whole number from 1 to 10",
@@ -230,6 +231,38 @@ def test_all_faults_come_together_with_places(tmp_path: Path) -> None:
         "--state: state: expected HOST:PORT of a Redis, an IPv6 host in brackets, a port from 1 to 65535",
         "--engine: engines: expected http://HOST:PORT without user, path or query",
     }
+
+
+@pytest.mark.parametrize(
+    ("listen", "admin", "met"),
+    [
+        ("127.0.0.1:9090", None, True),
+        (None, "127.0.0.1:8080", True),
+        ("0.0.0.0:9090", None, True),
+        ("127.0.0.1:7000", "[::]:7000", True),
+        ("127.0.0.1:7000", "127.0.0.2:7000", False),
+        ("127.0.0.1:7000", "127.0.0.1:7001", False),
+        ("127.0.0.1:0", "127.0.0.1:0", False),
+    ],
+)
+def test_two_listeners_do_not_share_an_address(listen: str | None, admin: str | None, met: bool) -> None:
+    """Both could be bound, and then one of them would never be reached."""
+    if met:
+        assert faults(listen=listen, admin=admin) == (
+            "listen, admin: expected two addresses, such as 127.0.0.1:8080 and 127.0.0.1:9090",
+        )
+    else:
+        assert load(listen=listen, admin=admin)
+
+
+def test_unknown_names_come_in_the_order_of_the_file_with_what_is_near(tmp_path: Path) -> None:
+    found = faults("zzz: 1\nlisen: x\ndiscovery: {qqq: 1}\nyyy: 1\n", tmp_path)
+    assert [fault.partition("unknown setting ")[2] for fault in found] == [
+        "'zzz'",
+        "'lisen'; did you mean listen?",
+        "'discovery.qqq'; expected one of file, dns, srv, kubernetes, interval",
+        "'yyy'",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -555,3 +588,22 @@ def test_who_listens_to_others_without_tls_is_warned(
     pem = str(Authority(tmp_path).pem("gateway.test"))
     env = {"GATEWAY_TLS_CERTIFICATE": pem, "GATEWAY_TLS_KEY": pem}
     assert list(open_to_readers(load(listen=listen, admin=admin, env=env))) == []
+
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def test_the_file_in_the_readme_names_every_setting_with_its_default(tmp_path: Path) -> None:
+    """What stands there is valid and changes nothing; what stands behind a mark is known to the settings as well."""
+    block = README.partition("### gateway.yaml")[2].partition("```yaml\n")[2].partition("```")[0]
+    assert load(block, tmp_path) == load()
+    shown = re.findall(r"^(?:# )?([a-z_]+):|^  (?:# )?([a-z_]+):", block, re.MULTILINE)
+    assert {top or f"discovery.{inner}" for top, inner in shown} >= {
+        name for name in settings_module._PARSERS if not name.startswith(("timeouts.", "tls."))
+    }
+    assert set(re.findall(r"[{ ]([a-z_]+): [0-9]", block.partition("timeouts:")[2].partition("}")[0])) == {
+        name.removeprefix("timeouts.") for name in settings_module._PARSERS if name.startswith("timeouts.")
+    }
+    every = re.sub(r"^( *)# ", r"\1", block, flags=re.MULTILINE)
+    (tmp_path / "my-policies").mkdir()
+    assert [fault for fault in faults(every, tmp_path) if "unknown" in fault or "expected YAML" in fault] == []

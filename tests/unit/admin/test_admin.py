@@ -328,6 +328,7 @@ def test_text_that_would_act_on_a_terminal_is_refused(harness, error, field_name
 def test_a_validation_message_helps(harness, error):
     async def body(plane):
         assert error(await plane.client.post("/admin/keys", json={}), 400, "invalid_request") == "name: Field required."
+        assert "no body" in error(await plane.client.post("/admin/keys"), 400, "invalid_request")
         refused = await plane.client.post("/admin/keys", json={"name": "ok", "rpm": 5})
         assert error(refused, 400, "invalid_request") == "rpm: Extra inputs are not permitted."
         refused = await plane.client.put("/admin/aliases/a@1", json={"model": "m"})

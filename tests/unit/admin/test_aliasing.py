@@ -144,11 +144,11 @@ def test_no_verb_moves_traffic_to_a_model_that_nobody_serves_unless_forced(harne
             ("trial", PromoteOrder(), ["c"]),
         ]
         before = await store.audit_head()
-        for alias, order, _ in tries:
+        for alias, order, models in tries:
             with pytest.raises(AdminRefusal, match="invalid_request") as refused:
                 await change(store, alias, order, later)
             assert refused.value.spec.code == "model_not_served"
-            assert "Served: b." in refused.value.message
+            assert f"No replica serves {' or '.join(models)} now. Served: b." in refused.value.message
         with pytest.raises(AdminRefusal):
             await change(store, "trial", AbortOrder(), Actor("ops", 1_000.0, []))
         assert await store.audit_head() == before

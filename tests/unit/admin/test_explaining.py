@@ -80,6 +80,18 @@ def test_whatever_is_not_known_gets_the_same_answer(unknown):
     assert "ask the instance that served it" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("", "No such request has been placed"),
+        ("?alias=none", "No such request"),
+        (f"/{ID}", "not among the last ones"),
+    ],
+)
+def test_what_was_not_named_is_not_said_to_be_lost(path, words):
+    assert words in asked(path=f"/admin/fleet-explain{path}").json()["error"]["message"]
+
+
 @pytest.mark.parametrize("bad", ["alias=", "alias=a%20b", "what=1"])
 def test_a_scope_is_closed(bad):
     assert asked(decision(), path=f"/admin/fleet-explain?{bad}").status_code == 400

@@ -30,6 +30,14 @@ def test_the_room_of_a_replica(policy, slots, share, others, room):
     assert places(policy, slots, share, others) == room
 
 
+@pytest.mark.parametrize(
+    ("others", "instances", "room"),
+    [(100, 1, 50), (10, 1, 90), (99, 3, 25), (30, 3, 70), (100, 200, 1), (0, 5, 100), (100, 0, 1)],
+)
+def test_an_equal_part_is_for_each_instance_whatever_the_others_have(others, instances, room):
+    assert places(100, None, 1.0, others, instances=instances) == room
+
+
 def test_what_is_to_be_there_beyond_a_batch_counts_only_where_its_size_was_learned():
     assert (places(None, 8, 1.0, 0, 2), places(16, 8, 1.0, 0, 2), places(None, None, 1.0, 0, 2)) == (10, 16, UNLIMITED)
 

@@ -126,7 +126,7 @@ aliases:
         ("", "x:0: file: expected aliases: a mapping of names"),
         ("aliases:", "x:1: aliases: expected a mapping"),
         ("[]", "x:1: file: expected a mapping"),
-        ("aliases: {", "x:1: file: expected YAML"),
+        ("aliases: {", "x:1: file: expected YAML: expected the node content, but found '<stream end>'"),
         ("[" * 1_000, "x:0: file: expected fewer levels"),
     ],
 )

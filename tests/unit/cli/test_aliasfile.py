@@ -105,6 +105,6 @@ def test_what_was_done_before_a_refusal_is_told(cli, running, file):
     file.write_text("aliases: {a: {model: model-a}, b: {model: gone}, c: {model: model-a}}")
     result = cli("alias", "apply", str(file), "--yes")
     assert result.exit_code == 1
-    assert "1 of 3 changes are made. Those stand; the same command does the rest." in result.stderr
-    assert "No replica serves that model now" in result.stderr
+    assert "1 of 3 changes are made; it stopped at 'create b: gone'. Those made stand; the same" in result.stderr
+    assert "No replica serves gone now" in result.stderr
     assert current(cli) == {"a": 1}

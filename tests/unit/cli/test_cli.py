@@ -107,15 +107,16 @@ def test_refusals_say_what_to_do(cli):
     assert not cli.folder.exists()
     cli.ok("keys", "create", "app1")
     assert "Revoke it, or choose another name" in cli.refused("keys", "create", "app1")
-    assert "no key has that id or name" in cli.refused("keys", "show", "none")
-    assert "no key has that id or name" in cli.refused("keys", "revoke", "none")
-    assert "no alias has that name" in cli.refused("alias", "show", "none")
+    assert "No key has that id or name. 'gateway keys list' lists all keys." in cli.refused("keys", "show", "none")
+    assert "No key has that id or name. 'gateway keys list' lists all keys." in cli.refused("keys", "revoke", "none")
+    assert "No alias has that name. 'gateway alias list'" in cli.refused("alias", "show", "none")
     cli.ok("alias", "set", "chat", "--model", "m1")
     assert "revision 1 (m1, set by cli:" in cli.refused(
         "alias", "set", "chat", "--model", "m2", "--expect-revision", "0"
     )
-    assert "expected sqlite:///PATH" in cli.refused("keys", "list", "--state", "/var/lib/state.db")
-    assert "not both" in cli.refused("keys", "list", "--state", "sqlite:///x/y", "--admin-url", "http://127.0.0.1:1")
+    assert "expected sqlite:///PATH" in cli.refused("keys", "list", "--state", "/var/lib/state.db", code=2)
+    both = ("--state", "sqlite:///x/y", "--admin-url", "http://127.0.0.1:1")
+    assert "not both" in cli.refused("keys", "list", *both, code=2)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,7 @@ def test_a_gateway_that_does_not_answer_is_said_so(cli, running):
         "keys", "list", "--admin-url", f"http://127.0.0.1:{port}"
     )
     for bad in ("127.0.0.1:9090", "ftp://x", "http://user:hunter2@h:1", "http://", "http://h:99999"):
-        said = cli.refused("keys", "list", "--admin-url", bad)
+        said = cli.refused("keys", "list", "--admin-url", bad, code=2)
         assert "expected http://HOST:PORT" in said
         assert "hunter2" not in said
 
@@ -267,7 +268,7 @@ def test_a_key_is_rotated_and_its_text_alone_is_on_stdout(cli):
     assert view["secrets"][1]["expires_at"] - view["secrets"][0]["created_at"] == pytest.approx(7_200)
     assert cli.ok("keys", "list").splitlines()[1].split("\t")[-1].startswith("-, 2")
     assert "two live secrets" in cli.refused("keys", "rotate", "app1")
-    assert "no key has that id or name" in cli.refused("keys", "rotate", "none")
+    assert "No key has that id or name. 'gateway keys list' lists all keys." in cli.refused("keys", "rotate", "none")
     cli.ok("keys", "create", "app2")
     ended = json.loads(cli.ok("keys", "rotate", "app2", "--overlap", "0s", "--json"))
     assert [secret["live"] for secret in ended["secrets"]] == [True, False]

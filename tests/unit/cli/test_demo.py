@@ -13,12 +13,13 @@ import pytest
 PATIENCE = 60
 
 
-def _start(tmp_path, *flags):
+def _start(tmp_path, *flags, folder=None, **variables):
     """The demo in a process group of its own, so that its children can be counted."""
     others = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
     return subprocess.Popen(
         [sys.executable, "-m", "gateway", "demo", *flags],
-        env={**others, "TMPDIR": str(tmp_path), "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)},
+        env={**others, **variables, "TMPDIR": str(tmp_path), "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)},
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
@@ -40,8 +41,8 @@ def demo(tmp_path):
     """Starts demos; whatever is left of them at the end is killed."""
     started = []
 
-    def start(*flags):
-        started.append(_start(tmp_path, *flags))
+    def start(*flags, **more):
+        started.append(_start(tmp_path, *flags, **more))
         return started[-1]
 
     yield start
@@ -52,7 +53,7 @@ def demo(tmp_path):
 
 
 def test_once_prints_an_answer_and_leaves_nothing_behind(demo, tmp_path, wait_until):
-    process = demo("--once")
+    process = demo("--once", GATEWAY_ADMIN_TOKEN="t" * 40, GATEWAY_POLICIES="/nonexistent")  # of some other gateway
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     assert out.startswith("answer: ")
@@ -69,5 +70,18 @@ def test_sigterm_ends_it_and_all_its_children(demo, tmp_path, wait_until):
     process.terminate()
     process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
+    wait_until(lambda: _is_empty(process.pid), "all children to end")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_does_not_start_is_told_with_its_last_words(demo, tmp_path, tmp_path_factory, wait_until):
+    """Its log goes with the demo's folder, so that its place would be of no use."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    (folder / "loadtests").mkdir()
+    (folder / "loadtests" / "engine.py").write_text("raise SystemExit('no luck \\x1b[31m today')")
+    process = demo("--once", folder=folder, PYTHONPATH=str(folder))
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (1, "")
+    assert err == "gateway: a simulated engine did not start; its last words:\n  no luck ?[31m today\n"
     wait_until(lambda: _is_empty(process.pid), "all children to end")
     assert list(tmp_path.iterdir()) == []

@@ -63,7 +63,7 @@ def test_without_a_gateway_orders_wait_for_one_and_the_list_says_so(cli):
     assert told.exit_code == 0
     assert "a gateway looks at it once one runs here" in told.stderr
     assert "there is nothing to wait for here" in told.stderr
-    assert "No gateway runs on this state" in cli("fleet", "list").stderr
+    assert "No gateway was asked" in cli("fleet", "list").stderr
     assert json.loads(cli.ok("fleet", "list", "--json"))["watched"] is False
     assert "Only a running gateway warms an engine up" in cli.refused("fleet", "warm", ID)
     assert "known to a running gateway alone" in cli.refused("fleet", "show", ID)

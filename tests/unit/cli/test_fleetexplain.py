@@ -66,7 +66,7 @@ def test_one_that_is_not_there_is_refused_with_what_to_do(asked, unknown):
 
 def test_two_questions_at_once_are_a_usage_error(asked):
     cli, _ = asked
-    assert "--alias says nothing more" in cli.refused("fleet", "explain", "--request-id", ID, "--alias", "a", code=2)
+    assert "give one of them, not both" in cli.refused("fleet", "explain", "--request-id", ID, "--alias", "a", code=2)
 
 
 def test_without_a_gateway_nobody_knows(cli):

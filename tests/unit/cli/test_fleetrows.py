@@ -141,7 +141,7 @@ def test_what_is_said_of_a_fleet_without_a_ready_replica():
     assert remarks(fleet(view(state="ejected"), view(state="probation"))) == []
     assert "'gateway fleet add URL'" in remarks(fleet())[0]
     (alone,) = remarks(fleet(watched=False))
-    assert "No gateway runs on this state" in alone
+    assert "No gateway was asked" in alone
 
 
 def test_sources_and_a_store_that_fail_are_told():

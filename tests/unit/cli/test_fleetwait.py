@@ -107,7 +107,7 @@ def test_what_an_engine_still_runs_is_told_with_what_it_is_worth():
         "2 requests of this gateway are left; when last looked at, its engine ran 5 and 1 waited"
     )
     assert "its engine ran 5 and 0 waited" in left_over(view("draining", signals={"running": 5.0}, signals_age=1.0))
-    assert progress(view("found")) == "127.0.0.1:8001: found, -"
+    assert progress(view("found")) == "127.0.0.1:8001: found"
 
 
 class Backend:

@@ -45,7 +45,9 @@ def test_a_key_and_an_alias_are_explained(cli):
     assert (view["name"], view["allowed"], view["code"]) == ("app1", True, None)
     cli.ok("keys", "revoke", "app1")
     assert "401 invalid_api_key" in cli.ok("policy", "explain", "--key", "app1", "--alias", "chat-a")
-    assert "no key has that id or name" in cli.refused("policy", "explain", "--key", "none", "--alias", "chat-a")
+    assert "No key has that id or name. 'gateway keys list'" in cli.refused(
+        "policy", "explain", "--key", "none", "--alias", "chat-a"
+    )
 
 
 def test_a_gateway_explains_by_the_policy_that_it_has_in_force(cli, running):
