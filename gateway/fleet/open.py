@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from gateway.configvalues import engine_fault
-from gateway.fleet.balance.strategies import point_of
 from gateway.fleet.discover.merge import Discovery
 from gateway.fleet.discover.open import open_sources
 from gateway.fleet.exposure import Exposure
-from gateway.fleet.home import home, place_of
+from gateway.fleet.home import home
 from gateway.fleet.keeper import Keeper
 from gateway.fleet.link import EngineLink
 from gateway.fleet.registry import Registry
@@ -95,7 +94,7 @@ def open_fleet(
             told,
             spare,
             origin=origin,
-            point=point_of(place_of(spec, here)),
+            here=here,
             now=loop.time,
             random=random.random,
         )

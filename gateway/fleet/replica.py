@@ -20,9 +20,11 @@ from gateway.errors import (
 )
 from gateway.fleet.balance.estimate import Load
 from gateway.fleet.balance.pace import Pace, Prior
+from gateway.fleet.balance.strategies import point_of
 from gateway.fleet.balance.workload import Workload
 from gateway.fleet.breaker import Breaker, ejection_time
 from gateway.fleet.engines.adapter import GENERIC, Adapter
+from gateway.fleet.home import place_of
 from gateway.fleet.life import ROUTABLE, Life, Sign, State, advance
 from gateway.fleet.link import EngineLink
 from gateway.fleet.look import Seen
@@ -69,11 +71,11 @@ class Replica:
         now: Callable[[], float],
         random: Callable[[], float],
         wall: Callable[[], float] = time.time,
-        point: int = 0,
+        here: str = "",
     ) -> None:
         """``link`` makes the link to the engine, given what to call when its process seems to have ended.
 
-        ``point`` is ``point_of`` what all instances that reach this engine call it, and nobody another one.
+        ``here`` is the ``home`` of this instance: an engine on its loopback is none of another host's.
         """
         self.spec = spec
         self.id = spec.id
@@ -97,7 +99,7 @@ class Replica:
         self.breaker = Breaker(policy().breaker)
         self.work = Workload(Prior())
         self.quote = self.work.quote
-        self.point = point
+        self.point = point_of(place_of(spec, here))
         self.turn = 0
         self.nudge: Callable[[], None] = lambda: None
         self._proofs = 0
