@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 from functools import partial
 
@@ -32,11 +33,17 @@ class Door:
     """
 
     def __init__(
-        self, make: Callable[[], asyncio.BaseProtocol], listening: socket.socket, *, pause: float = 1.0
+        self,
+        make: Callable[[], asyncio.BaseProtocol],
+        listening: socket.socket,
+        *,
+        tls: ssl.SSLContext | None = None,
+        pause: float = 1.0,
     ) -> None:
         """`pause`: seconds without accepting after the system refused, for want of descriptors or memory."""
         self.port: int = listening.getsockname()[1]
         self._make = make
+        self._tls = tls
         self._listening = listening
         self._patience = pause
         self._loop = asyncio.get_running_loop()
@@ -50,7 +57,7 @@ class Door:
         self._listening.close()
 
     async def wait_entered(self) -> None:
-        """Return when each accepted connection has its protocol."""
+        """Return when each accepted connection has its protocol, or is closed because it would not speak TLS."""
         if self._entering:
             await asyncio.wait(self._entering)
 
@@ -76,7 +83,7 @@ class Door:
                 self._pause = self._loop.call_later(self._patience, self._open)
                 return
             connection.setblocking(False)
-            entering = self._loop.create_task(self._loop.connect_accepted_socket(self._make, connection))
+            entering = self._loop.create_task(self._loop.connect_accepted_socket(self._make, connection, ssl=self._tls))
             self._entering.add(entering)
             entering.add_done_callback(partial(self._entered, connection))
 

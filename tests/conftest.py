@@ -125,7 +125,12 @@ class RunningGateway:
         return sum(replica.in_flight for replica in self.gateway.core.registry.replicas)
 
     def metrics(self) -> str:
-        return self.gateway.core.metrics.render().decode()
+        """What a scrape says. It is put together on the loop, which alone may look while metrics are counted."""
+
+        async def render() -> bytes:
+            return self.gateway.core.metrics.render()
+
+        return self.site.run(render()).decode()
 
 
 class Site:
@@ -167,7 +172,8 @@ class Site:
         """A gateway in front of the engines. ``flags`` are settings by name; timeouts as ``timeouts_idle=...``.
 
         ``state`` is a state URL that several share; without one it has a file of its own. Engines are not warmed up
-        unless the test has a routing policy of its own: most tests count what reaches an engine.
+        unless the test has a routing policy of its own: most tests count what reaches an engine. Each engine has been
+        looked at once, however long a busy machine takes for that, and what it serves has its alias.
         """
         env = {f"GATEWAY_{k.upper()}": str(v) for k, v in flags.items()}
         env["GATEWAY_POLICIES"] = str(self._policies(env.get("GATEWAY_POLICIES")))
@@ -185,7 +191,9 @@ class Site:
             await gateway.start()
             return gateway
 
-        gateway = self.run(start())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("gateway.app._PATIENCE", PATIENCE)
+            gateway = self.run(start())
         self._closers.append(gateway.close)
         return RunningGateway(self, gateway, records, reports)
 

@@ -5,32 +5,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from socket import socket
 from typing import Any, Self
 
 import redis
 
 from loadtests.accepting import Door, bound
+from loadtests.vllm.engine import held_port
+from tests.streams import HOST, serving
 
-HOST = "127.0.0.1"
 _PATIENCE = 10.0
 
 
 class RedisServer:
-    """A redis-server on a free port of loopback, with its own folder and nothing on disk. Made running."""
+    """A redis-server on a port of loopback that is its own until ``close``, with its own folder and nothing on disk.
 
-    def __init__(self, folder: Path, *options: str, password: str = "", port: int | None = None) -> None:
+    Made running.
+    """
+
+    def __init__(self, folder: Path, *options: str, password: str = "") -> None:
         self.folder = folder
-        self.port = port or free_port()
+        self._held = held_port()
+        self.port = port_of(self._held)
         self.password = password
         self._options = [*options, *(("--requirepass", password) if password else ())]
         self._process: subprocess.Popen[bytes] | None = None
-        folder.mkdir(parents=True, exist_ok=True)
-        self.start()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.start()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def address(self) -> tuple[str, int]:
@@ -75,7 +84,9 @@ class RedisServer:
             self._process = None
 
     def close(self) -> None:
+        """End it and let its port go. Idempotent."""
         self.kill()
+        self._held.close()
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +102,7 @@ class RedisServer:
         return redis.Redis(HOST, self.port, password=self.password or None, protocol=2, socket_timeout=5.0, retry=None)
 
     def _answers(self) -> bool:
-        # Any process could have been given the port meanwhile, hence the look at whose server answers.
+        # A server of another test could still listen there by a mistake of ours, hence the look at whose it is.
         try:
             assert self._process is not None
             told = self.command("INFO")
@@ -105,7 +116,8 @@ class RedisSentinel:
 
     def __init__(self, folder: Path, server: RedisServer) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        port = free_port()
+        self._held = held_port()
+        port = port_of(self._held)
         self.url = f"redis+sentinel://{HOST}:{port}/mymaster/0"
         config = folder / "sentinel.conf"
         config.write_text(
@@ -122,6 +134,7 @@ class RedisSentinel:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
+        self._held.close()
 
 
 class Proxy:
@@ -215,19 +228,12 @@ async def server_that_says(answer: bytes) -> AsyncIterator[str]:
         with contextlib.suppress(OSError):
             while await reader.read(1 << 16):
                 writer.write(answer)
-        writer.close()
 
-    server = await asyncio.start_server(serve, HOST, 0)
-    try:
-        yield f"redis://{HOST}:{server.sockets[0].getsockname()[1]}/0"
-    finally:
-        server.close()
-        await server.wait_closed()
+    async with serving(serve) as port:
+        yield f"redis://{HOST}:{port}/0"
 
 
-def free_port() -> int:
-    """A port of loopback that nobody has right now."""
-    with socket.socket() as taken:
-        taken.bind((HOST, 0))
-        port: int = taken.getsockname()[1]
-        return port
+def port_of(held: socket) -> int:
+    """The port that a socket is bound to."""
+    port: int = held.getsockname()[1]
+    return port

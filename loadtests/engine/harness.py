@@ -32,7 +32,7 @@ def with_engine(check: Callable[[SimulatedEngine], Awaitable[None]], spec: Engin
     asyncio.run(body())
 
 
-async def until(condition: Callable[[], bool], seconds: float = 2.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     """Return as soon as `condition` holds; raises TimeoutError when it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():

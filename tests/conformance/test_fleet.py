@@ -282,27 +282,30 @@ def test_a_killed_engine_that_starts_again_is_warmed_up_before_users_reach_it(
         await asyncio.gather(*(call.task for call in running + waiting))
         return running, waiting
 
+    served = []
+
     async def users(caller):
-        served = []
         while not over.is_set():
-            served += await asyncio.gather(*(caller.chat().task for _ in range(2)))
+            calls = await asyncio.gather(*(caller.chat().task for _ in range(2)))
+            served.extend(call.status for call in calls)
             await asyncio.sleep(0.05)
-        return [call.status for call in served]
 
     def reached():
-        return len(returning.received()) > len(ours(returning.received()))
+        """Whether a user is there, and enough have asked meanwhile: on a fast host its return takes no time."""
+        return len(returning.received()) > len(ours(returning.received())) and len(served) > 4
 
     running, waiting = talk(gateway, kill)
     wait_until(lambda: gateway.states(url)[-1] == "ejected", "its ejection")
     returning.kill_all()
     with ThreadPoolExecutor(1) as pool:
-        served = pool.submit(talk, gateway, users)
+        asking = pool.submit(talk, gateway, users)
         try:
             returning.revive()  # in this thread: a process is told to end when the thread that started it does
             wait_until(lambda: gateway.states(url)[-1] == "ready" and reached(), "a user there", READY_SECONDS)
         finally:
             over.set()
-    assert (len(served.result()) > 4, set(served.result())) == (True, {200})
+    asking.result()
+    assert set(served) == {200}
     for call in running:
         assert json.loads(call.lines[-1].removeprefix("data: "))["error"]["code"] == "engine_error"
         assert "data: [DONE]" not in call.lines

@@ -282,6 +282,18 @@ def set_fault(site: Site, engine: SimulatedEngine, name: str | None, **params: A
     site.run(change())
 
 
+@contextmanager
+def held(site: Site, *engines: SimulatedEngine) -> Iterator[None]:
+    """The engines take requests and end none meanwhile, however long a busy machine takes for what is done then."""
+    for engine in engines:
+        set_fault(site, engine, "paused")
+    try:
+        yield
+    finally:
+        for engine in engines:
+            set_fault(site, engine, None)
+
+
 def settled(gateway: RunningGateway) -> bool:
     """Whether nothing is in flight, and whatever is open to engines waits for its next request."""
     replicas = gateway.gateway.core.registry.replicas

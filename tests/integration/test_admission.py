@@ -7,6 +7,7 @@ import json
 import random
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from loadtests.engine.server import SimulatedEngine
 from tests.conftest import COLD, RunningGateway, Site, wait_until
-from tests.integration.conftest import of_users, replica_of
+from tests.integration.conftest import held, of_users, replica_of
 
 MODEL = "sim-model"
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
@@ -65,13 +66,17 @@ class Callers:
         return asyncio.run(main())
 
     def ask(self, role: str = "calls", **wanted: Any) -> asyncio.Task[httpx.Response]:
+        return asyncio.ensure_future(self.client.post(**self.request(role, **wanted)))
+
+    def request(self, role: str = "calls", **wanted: Any) -> dict[str, Any]:
+        """What a client is to send."""
         headers = {"authorization": f"Bearer {self.keys[role]}"}
-        url = f"{self.gateway.base_url}/chat/completions"
-        return asyncio.ensure_future(self.client.post(url, json=chat(**wanted), headers=headers))
+        return {"url": f"{self.gateway.base_url}/chat/completions", "json": chat(**wanted), "headers": headers}
 
     async def until(self, condition: Any) -> None:
-        while not condition():
-            await asyncio.sleep(0.002)
+        async with asyncio.timeout(30):
+            while not condition():
+                await asyncio.sleep(0.002)
 
     def waiting(self) -> int:
         return sum(self.gateway.gateway.core.gate.depths().values())
@@ -83,7 +88,9 @@ def test_engines_get_no_more_than_their_limit_and_all_are_answered(site):
     callers, most = Callers(gateway), [0]
 
     async def story() -> list[httpx.Response]:
-        asked = [callers.ask() for _ in range(24)]
+        with held(site, *engines):
+            asked = [callers.ask() for _ in range(24)]
+            await callers.until(lambda: callers.waiting() == 18)
         while not all(each.done() for each in asked):
             most[0] = max(most[0], *(replica.in_flight for replica in gateway.gateway.core.registry.replicas))
             await asyncio.sleep(0.001)
@@ -98,7 +105,8 @@ def test_engines_get_no_more_than_their_limit_and_all_are_answered(site):
     assert waits[6] > 0
     records = [gateway.records.last(request_id=answer.headers["x-request-id"]) for answer in answers]
     assert sorted(record["queue_ms"] for record in records)[-1] == pytest.approx(waits[-1], abs=0.01)
-    assert all(record["overhead_ms"] < record["queue_ms"] + 50 for record in records)
+    # An answer takes the engine 200 ms. The quickest tells of the gateway, the others of what else the host does.
+    assert min(record["overhead_ms"] - record["queue_ms"] for record in records) < 50
     counted = re.search(
         r'gateway_queue_wait_seconds_count{outcome="dispatched",priority="standard"} (\S+)', gateway.metrics()
     )
@@ -134,12 +142,13 @@ def test_a_full_queue_is_a_rate_limit_to_a_client_with_a_time_to_come_back(site)
     callers = Callers(gateway)
 
     async def story() -> None:
-        asked = [callers.ask(tokens=100), callers.ask(tokens=1)]
-        await callers.until(lambda: callers.waiting() == 1)
         key = callers.keys["calls"]
-        async with openai.AsyncOpenAI(base_url=gateway.base_url, api_key=key, max_retries=0) as client:
-            with pytest.raises(openai.RateLimitError) as refused:
-                await client.chat.completions.create(model=MODEL, messages=MESSAGES)
+        with held(site, engine):
+            asked = [callers.ask(tokens=1) for _ in range(2)]
+            await callers.until(lambda: callers.waiting() == 1)
+            async with openai.AsyncOpenAI(base_url=gateway.base_url, api_key=key, max_retries=0) as client:
+                with pytest.raises(openai.RateLimitError) as refused:
+                    await client.chat.completions.create(model=MODEL, messages=MESSAGES)
         assert refused.value.code == "queue_full"
         assert 1 <= int(refused.value.response.headers["retry-after"]) <= 60
         assert [answer.status_code for answer in await asyncio.gather(*asked)] == [200, 200]
@@ -153,8 +162,10 @@ def test_a_wait_beyond_its_limit_ends_with_503(site):
     callers = Callers(gateway)
 
     async def story() -> None:
-        running, late = callers.ask(tokens=60), callers.ask()
-        answer = await late
+        with held(site, engine):
+            running = callers.ask(tokens=1)
+            await callers.until(lambda: gateway.in_flight() == 1)
+            answer = await callers.ask()
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "queue_timeout")
         assert 1 <= int(answer.headers["retry-after"]) <= 60
         assert (await running).status_code == 200
@@ -166,21 +177,23 @@ def test_a_wait_beyond_its_limit_ends_with_503(site):
 def test_who_is_urgent_goes_first_and_bulk_last(site):
     engine = site.engine(**STEPS)
     gateway = started(site, [engine], in_flight=1)
-    callers, ended = Callers(gateway), []
+    callers = Callers(gateway)
 
-    async def story() -> None:
-        running = callers.ask(tokens=30)
-        await callers.until(lambda: gateway.in_flight() == 1)
+    async def story() -> list[httpx.Response]:
         asked = []
-        for role in ("later", "calls", "urgent"):
-            asked.append(callers.ask(role, tokens=2))
-            asked[-1].add_done_callback(lambda _, role=role: ended.append(role))
-            await callers.until(lambda: callers.waiting() == len(asked))
-        answers = await asyncio.gather(running, *asked)
-        assert {answer.status_code for answer in answers} == {200}
+        with held(site, engine):
+            running = callers.ask(tokens=1)
+            await callers.until(lambda: gateway.in_flight() == 1)
+            for role in ("later", "calls", "urgent"):
+                asked.append(callers.ask(role, tokens=2))
+                await callers.until(lambda: callers.waiting() == len(asked))
+        return list(await asyncio.gather(running, *asked))
 
-    callers.run(story)
-    assert ended == ["urgent", "calls", "later"]
+    answers = callers.run(story)
+    assert {answer.status_code for answer in answers} == {200}
+    served = [gateway.records.last(request_id=each.headers["x-request-id"]) for each in answers]
+    in_turn = sorted(served, key=gateway.records.lines.index)
+    assert [record["priority"] for record in in_turn] == ["standard", "interactive", "standard", "bulk"]
     assert gateway.records.last(priority="bulk")["queue_ms"] > gateway.records.last(priority="interactive")["queue_ms"]
 
 
@@ -190,13 +203,14 @@ def test_a_client_that_leaves_while_it_waits_never_reaches_an_engine(site):
     callers = Callers(gateway)
 
     async def story() -> None:
-        running = callers.ask(tokens=30)
-        await callers.until(lambda: gateway.in_flight() == 1)
-        leavers = [callers.ask() for _ in range(5)]
-        await callers.until(lambda: callers.waiting() == 5)
-        for leaver in leavers:
-            leaver.cancel()
-        await callers.until(lambda: callers.waiting() == 0)
+        with held(site, engine):
+            running = callers.ask(tokens=1)
+            await callers.until(lambda: gateway.in_flight() == 1)
+            leavers = [callers.ask() for _ in range(5)]
+            await callers.until(lambda: callers.waiting() == 5)
+            for leaver in leavers:
+                leaver.cancel()
+            await callers.until(lambda: callers.waiting() == 0)
         assert (await running).status_code == 200
 
     callers.run(story)
@@ -210,12 +224,18 @@ def test_a_stream_that_waits_may_be_told_so(site):
     callers = Callers(gateway)
 
     async def story() -> None:
-        running = callers.ask(tokens=150)
-        await callers.until(lambda: gateway.in_flight() == 1)
-        answer = await callers.ask(tokens=3, stream=True)
+        with ExitStack() as until_told:
+            until_told.enter_context(held(site, engine))
+            running = callers.ask(tokens=1)
+            await callers.until(lambda: gateway.in_flight() == 1)
+            async with callers.client.stream("POST", **callers.request(tokens=3, stream=True)) as answer:
+                text = ""
+                async for piece in answer.aiter_text():
+                    text += piece
+                    until_told.close()
         assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
-        assert answer.text.startswith(": waiting\n\n")
-        assert answer.text.endswith("data: [DONE]\n\n")
+        assert text.startswith(": waiting\n\n")
+        assert text.endswith("data: [DONE]\n\n")
         assert answer.headers["x-gateway-alias"] == f"{MODEL}@1"
         assert (await running).status_code == 200
         key = callers.keys["calls"]
@@ -235,12 +255,13 @@ def test_another_limit_holds_from_the_next_moment_on(site):
     callers, replica = Callers(gateway), replica_of(gateway, engine.url)
 
     async def story() -> None:
-        asked = [callers.ask(tokens=300) for _ in range(4)]
-        await callers.until(lambda: callers.waiting() == 3)
-        routing = Path(gateway.gateway.settings.policies) / "routing.yaml"
-        routing.write_text(json.dumps({"warmup": COLD, "admission": {"in_flight": 4}}))
-        await callers.until(lambda: callers.waiting() == 0)
-        assert (replica.in_flight, replica.room) == (4, 4)
+        with held(site, engine):
+            asked = [callers.ask(tokens=1) for _ in range(4)]
+            await callers.until(lambda: callers.waiting() == 3)
+            routing = Path(gateway.gateway.settings.policies) / "routing.yaml"
+            routing.write_text(json.dumps({"warmup": COLD, "admission": {"in_flight": 4}}))
+            await callers.until(lambda: callers.waiting() == 0)
+            assert (replica.in_flight, replica.room) == (4, 4)
         assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
 
     callers.run(story)

@@ -71,7 +71,7 @@ def test_message(client, engine):
     answer = client.messages.create(model=ALIAS, max_tokens=5, messages=MESSAGES)
     assert (answer.model, answer.stop_reason, answer.usage.output_tokens) == (ALIAS, "max_tokens", 5)
     assert answer.content[0].text
-    posted = next(request for request in reversed(engine.requests) if request.method == "POST")
+    posted = next(request for request in reversed(list(engine.requests)) if request.method == "POST")
     assert json.loads(posted.body)["model"] == SERVED
 
 

@@ -166,7 +166,7 @@ def test_leaving_before_the_body_is_complete_never_reaches_an_engine(site, wait_
 
     site.run(body())
     assert_left(gateway, wait_until)
-    assert not [each for each in engine.requests if each.method == "POST"]
+    assert not [each for each in list(engine.requests) if each.method == "POST"]
     assert upstream(gateway) == 0
 
 
@@ -242,7 +242,7 @@ def test_a_client_that_leaves_is_not_served_by_another_replica(site, wait_until)
 
     site.run(body())
     assert_left(gateway, wait_until)
-    asked = [each for engine in engines for each in engine.requests if each.method == "POST"]
+    asked = [each for engine in engines for each in list(engine.requests) if each.method == "POST"]
     assert len(asked) == 1
 
 

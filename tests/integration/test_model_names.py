@@ -72,7 +72,7 @@ def tenant_keys(gateway):
 
 def posted(engine):
     """The last request that was no probe."""
-    return next(request for request in reversed(engine.requests) if request.method == "POST")
+    return next(request for request in reversed(list(engine.requests)) if request.method == "POST")
 
 
 def assert_unseen(answer, *hidden):

@@ -69,7 +69,7 @@ def run_async(gateway, key):
 
 def posted(engine):
     """The last request that was no probe."""
-    return next(request for request in reversed(engine.requests) if request.method == "POST")
+    return next(request for request in reversed(list(engine.requests)) if request.method == "POST")
 
 
 # chat

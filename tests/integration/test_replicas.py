@@ -25,7 +25,7 @@ def asker(client: httpx.Client, gateway: Any) -> Callable[..., httpx.Response]:
 
 
 def generations(engine: Any) -> int:
-    return sum(each.method == "POST" for each in engine.requests)
+    return sum(each.method == "POST" for each in list(engine.requests))
 
 
 def set_fault(site: Any, engine: Any, name: str | None, **params: Any) -> None:

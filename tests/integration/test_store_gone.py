@@ -82,9 +82,11 @@ def _chat(http: httpx.Client, gateway: RunningGateway, key: str) -> httpx.Respon
 
 
 def _known(http: httpx.Client, gateway: RunningGateway, name: str, **fields: Any) -> str:
-    """A key that the instance has in its cache. What is read while a write is being taken in is not kept."""
+    """A key that the instance has in its cache, to stay: it has heard of the key's making, after which it forgets what
+    it read of the key before. What is read while another write is being taken in is not kept."""
     key = gateway.key(name, **fields)
     ring = gateway.gateway.core.keys
+    gateway.site.run(ring.refresh())
     wait_until(lambda: _chat(http, gateway, key).status_code == 200 and isinstance(ring.lookup(key), Principal), name)
     return key
 

@@ -76,7 +76,7 @@ class Bench:
                 answers.append(answer)
                 if not answer.closes and not client.readable(0.02):
                     break  # it waits for another request
-        return answers, len([r for r in self.engine.requests if r.path not in PROBES])
+        return answers, len([r for r in list(self.engine.requests) if r.path not in PROBES])
 
     def _next(self, client: RawClient) -> RawAnswer | None:
         try:

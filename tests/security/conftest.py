@@ -57,7 +57,7 @@ class Front:
 
     def received(self) -> list[Any]:
         """What clients' requests have sent to the engine since the last call."""
-        received = [request for request in self.engine.requests if request.path not in _OWN_PATHS]
+        received = [request for request in list(self.engine.requests) if request.path not in _OWN_PATHS]
         self.engine.requests.clear()
         return received
 

@@ -478,7 +478,7 @@ def test_cve_2025_9141_code_run_by_an_old_engine(shared_site: Any, front_of: Cal
     (replica,) = gateway.gateway.core.registry.replicas
     assert replica.life.reason == "vllm 0.10.1 is older than 0.23.1, the oldest that policy takes"
     assert gateway.gateway.core.registry.any_ready() is False
-    assert [request.path for request in old.requests if request.method == "POST"] == []
+    assert [request.path for request in list(old.requests) if request.method == "POST"] == []
 
 
 def test_cve_2026_9540_more_requests_than_an_engine_can_bear(

@@ -44,8 +44,13 @@ def draining(gateway: Any, wait_until: Callable[..., None]) -> Iterator[None]:
 
 
 @pytest.fixture
-def gateway(site: Any) -> Any:
-    made = site.gateway([site.engine(step_time=STEP)], probe_interval=60)
+def engine(site: Any) -> Any:
+    return site.engine(step_time=STEP)
+
+
+@pytest.fixture
+def gateway(site: Any, engine: Any) -> Any:
+    made = site.gateway([engine], probe_interval=60, timeouts_drain=60)
     made.wait_ready("sim-model")
     assert httpx.get(made.admin_url + "/readyz").status_code == 200
     return made
@@ -68,15 +73,22 @@ def test_a_stream_in_hand_finishes_and_nobody_new_comes(gateway: Any, wait_until
             rest = streaming.rest()
     assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
     assert gateway.records.last(stream=True)["completion_tokens"] == 60
-    assert time.monotonic() - before < 5.0, "the drain ends with the last answer, not with its patience"
+    assert time.monotonic() - before < 30.0, "the drain ends with the last answer, not with its patience"
 
 
-def test_a_whole_answer_in_hand_says_close(gateway: Any, wait_until: Callable[..., None]) -> None:
+def test_a_whole_answer_in_hand_says_close(
+    site: Any, engine: Any, gateway: Any, wait_until: Callable[..., None]
+) -> None:
+    async def hold(on: bool) -> None:
+        (engine.faults.set if on else engine.faults.clear)("paused")
+
     key = gateway.key()
     with RawClient(gateway.address) as client:
-        client.send(chat(key, max_tokens=40))
-        wait_until(lambda: gateway.upstream_connections() == 1, "sent to the engine")
+        site.run(hold(True))
+        client.send(chat(key, max_tokens=4))
+        wait_until(lambda: gateway.in_flight() == 1, "sent to the engine")
         with draining(gateway, wait_until):
+            site.run(hold(False))
             answer = client.answer()
             assert client.rest() == b""
     assert answer is not None
@@ -134,8 +146,8 @@ def test_a_served_process_ends_with_0(site: Any, tmp_path: Path, number: int) ->
             assert any("first key" in line for line in process.stderr), "it has started"
             process.send_signal(number)
             before = time.monotonic()
-            assert process.wait(timeout=15) == 0
-            assert time.monotonic() - before < 5.0
+            assert process.wait(timeout=30) == 0
+            assert time.monotonic() - before < 15.0
         finally:
             process.kill()
 

@@ -380,7 +380,7 @@ class Target:
         return case.data.replace(KEY, self.key).replace(FILL, b"a" * case.fill)
 
     def received(self) -> list[Any]:
-        return [request for request in self.engine.requests if request.path not in PROBES]
+        return [request for request in list(self.engine.requests) if request.path not in PROBES]
 
     def put(self, case: Case, segments: list[bytes]) -> tuple[RawAnswer | None, bool]:
         """The answer, and whether the connection ended with it."""

@@ -22,7 +22,7 @@ from gateway.limits.scripts import key_of
 from gateway.model import Budget, Limits
 from gateway.redislink import RedisLink
 from gateway.stateurl import redis_place
-from tests.redisserver import Proxy, RedisServer
+from tests.redisserver import Proxy, RedisServer, server_that_says
 
 DEADLINE = 0.4
 FIGURE, SHARE, PART = 20, 0.25, 5
@@ -144,23 +144,12 @@ async def slow(fire: Fire) -> AsyncIterator[None]:
 @contextlib.asynccontextmanager
 async def says(fire: Fire, answer: bytes) -> AsyncIterator[None]:
     """Another server in its place, which gives the same answer to everything."""
-    writers: list[asyncio.StreamWriter] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
-        with contextlib.suppress(OSError):
-            while await reader.read(1 << 16):
-                writer.write(answer)
-        writer.close()
-
     there = fire.proxy.target
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        fire.proxy.target = server.sockets[0].getsockname()[:2]
+    async with server_that_says(answer) as url:
+        fire.proxy.target = redis_place(url).servers[0]
         await fire.cut()
         yield
         fire.proxy.target = there
-        for writer in writers:
-            writer.transport.abort()
 
 
 FAULTS = {

@@ -241,11 +241,19 @@ def test_where_nothing_was_told_or_the_store_is_gone_nothing_is_taken_back(busy)
 # --- over a real Redis
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that stands still is no lost store here."""
+    monkeypatch.setattr("gateway.stores.redis_load._TIMEOUT", 10.0)
+    monkeypatch.setattr("gateway.stores.redis_load._DEADLINE", 10.0)
+
+
 def share_on(server: RedisServer, replicas: list[Busy], hints: Hints, lines: list[str]) -> LoadShare:
     loop = asyncio.get_running_loop()
     return redis_load_share(redis_place(server.url()), lambda: replicas, hints, lines.append, now=loop.time)
 
 
+@pytest.mark.usefixtures("patient")
 def test_one_step_of_each_is_all_that_two_instances_need_to_see_each_other(tmp_path: Path):
     async def play(server: RedisServer) -> None:
         ours, theirs = [Busy(1), Busy(2)], [Busy(1), Busy(2)]
@@ -268,6 +276,7 @@ def test_one_step_of_each_is_all_that_two_instances_need_to_see_each_other(tmp_p
         asyncio.run(play(server))
 
 
+@pytest.mark.usefixtures("patient")
 def test_an_instance_that_says_nothing_any_more_fades_and_a_store_that_comes_back_is_used_again(tmp_path: Path):
     async def play(server: RedisServer) -> None:
         lines = list[str]()

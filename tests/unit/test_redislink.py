@@ -22,7 +22,12 @@ from redis.asyncio.sentinel import MasterNotFoundError
 
 from gateway.redislink import LinkFault, RedisLink, Script, fault_of
 from gateway.stateurl import redis_place
-from tests.redisserver import HOST, RedisSentinel, RedisServer, free_port
+from loadtests.vllm.engine import held_port
+from tests.redisserver import RedisSentinel, RedisServer, port_of
+from tests.streams import HOST, serving
+
+PATIENCE = 5.0
+"""Seconds for what a busy machine does at its own pace."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +45,7 @@ def server(shared: RedisServer) -> RedisServer:
 
 @asynccontextmanager
 async def linked(url: str, **options: Any) -> AsyncIterator[RedisLink]:
-    link = RedisLink(redis_place(url), **options)
+    link = RedisLink(redis_place(url), **{"timeout": PATIENCE, **options})
     try:
         yield link
     finally:
@@ -77,13 +82,10 @@ def test_nothing_is_said_but_what_was_asked() -> None:
         while data := await reader.read(1 << 16):
             said.extend(data)
             writer.write(b"+OK\r\n")
-        writer.close()
 
     async def body() -> None:
-        async with await asyncio.start_server(agree, HOST, 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            async with linked(f"redis://:pw@{HOST}:{port}/1") as link:
-                assert await link.run("GET", "a") == b"OK"
+        async with serving(agree) as port, linked(f"redis://:pw@{HOST}:{port}/1") as link:
+            assert await link.run("GET", "a") == b"OK"
 
     asyncio.run(body())
     words = [word for word in said.decode().split("\r\n") if word and word[0] not in "*$"]
@@ -92,14 +94,14 @@ def test_nothing_is_said_but_what_was_asked() -> None:
 
 def test_a_frozen_server_fails_in_the_time_given(server: RedisServer) -> None:
     async def body() -> None:
-        async with linked(server.url(), timeout=0.1) as link:
+        async with linked(server.url(), timeout=0.3) as link:
             await link.run("PING")
             server.freeze()
             try:
                 for _ in range(2):  # an open connection, a new one
                     started = time.monotonic()
                     assert await kind_of(link) == "TIMEOUT"
-                    assert 0.09 < time.monotonic() - started < 0.6
+                    assert 0.29 < time.monotonic() - started < PATIENCE
             finally:
                 server.thaw()
             assert await link.run("PING") is True
@@ -113,7 +115,7 @@ def test_an_address_that_does_not_answer_at_all_fails_in_time() -> None:
             async with linked(f"redis://{HOST}:{port}/0", timeout=0.1) as link:
                 started = time.monotonic()
                 assert await kind_of(link) == "TIMEOUT"
-                assert time.monotonic() - started < 0.6
+                assert time.monotonic() - started < PATIENCE
 
     asyncio.run(body())
 
@@ -271,9 +273,9 @@ def tls_port(certificate: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     with RedisServer(tmp_path_factory.mktemp("redis-tls"), "--tls-auth-clients", "no") as server:
         for name, file in (("tls-ca-cert-file", "ca"), ("tls-cert-file", "cert"), ("tls-key-file", "key")):
             server.command("CONFIG", "SET", name, str(certificate / f"{file}.pem"))
-        port = free_port()
-        server.command("CONFIG", "SET", "tls-port", port)
-        yield port
+        with held_port() as held:
+            server.command("CONFIG", "SET", "tls-port", port_of(held))
+            yield port_of(held)
 
 
 def test_tls_with_the_ca_named(certificate: Path, tls_port: int) -> None:
@@ -330,7 +332,8 @@ def test_a_sentinel_knows_where_the_primary_is(server: RedisServer, sentinel: Ca
 
 def test_no_sentinel_answers() -> None:
     async def body() -> None:
-        async with linked(f"redis+sentinel://{HOST}:{free_port()},{HOST}:{free_port()}/m") as link:
-            assert await kind_of(link) == "SENTINEL"
+        with held_port() as one, held_port() as other:
+            async with linked(f"redis+sentinel://{HOST}:{port_of(one)},{HOST}:{port_of(other)}/m") as link:
+                assert await kind_of(link) == "SENTINEL"
 
     asyncio.run(body())

@@ -130,7 +130,7 @@ def test_a_fresh_look_finds_out_that_no_new_connection_is_taken():
     async def main():
         async with ScriptedServer(fine) as server, linked(server.port) as link:
             await link.get("/health", 1.0)
-            server._server.close()
+            server._door.close()
             assert await link.get("/health", 1.0) == (200, b"ok")
             with pytest.raises(EngineUnreachable) as refused:
                 await link.get("/health", 1.0, fresh=True)

@@ -24,7 +24,10 @@ def test_a_state_of_one_host_is_counted_in_the_process_and_needs_no_loop():
     asyncio.run(limits.close())
 
 
-def test_two_instances_on_one_redis_count_together_and_say_when_it_is_gone(tmp_path: Path):
+def test_two_instances_on_one_redis_count_together_and_say_when_it_is_gone(tmp_path: Path, monkeypatch):
+    # A host that stands still is no lost store here.
+    monkeypatch.setattr("gateway.limits.open.LIMITS_TIMEOUT", 10.0)
+    monkeypatch.setattr("gateway.limits.open._DEADLINE", 10.0)
     said: tuple[list[str], list[str]] = ([], [])
 
     async def body(server: RedisServer) -> None:

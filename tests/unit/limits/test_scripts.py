@@ -13,7 +13,8 @@ from gateway.limits.scripts import ADMIT, DELIVER, RENEW, key_of
 from gateway.model import Budget, Limits
 from gateway.redislink import RedisLink
 from gateway.stateurl import redis_place
-from tests.redisserver import RedisServer, free_port
+from loadtests.vllm.engine import held_port
+from tests.redisserver import RedisServer, port_of
 
 
 @pytest.fixture
@@ -129,7 +130,10 @@ def test_a_node_of_a_cluster_takes_them(tmp_path):
         finally:
             await link.close()
 
-    with RedisServer(tmp_path, "--cluster-enabled", "yes", "--cluster-port", str(free_port())) as server:
+    with (
+        held_port() as bus,
+        RedisServer(tmp_path, "--cluster-enabled", "yes", "--cluster-port", str(port_of(bus))) as server,
+    ):
         server.command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
         deadline = time.monotonic() + 10
         while b"cluster_state:ok" not in server.command("CLUSTER", "INFO"):

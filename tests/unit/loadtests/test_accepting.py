@@ -3,12 +3,15 @@
 import asyncio
 import errno
 import socket
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import uvloop
 
 from loadtests.accepting import Door, bound
+from tests.authority import Authority
 
 LOOPS = pytest.mark.parametrize("new_loop", [asyncio.SelectorEventLoop, uvloop.new_event_loop])
 HOST = "127.0.0.1"
@@ -128,3 +131,20 @@ def test_it_waits_until_each_accepted_connection_has_its_protocol() -> None:
 def test_a_taken_port_is_an_error_and_leaves_nothing_open() -> None:
     with bound(HOST, 0) as first, pytest.raises(OSError, match="in use"):
         bound(HOST, first.getsockname()[1])
+
+
+def test_whoever_speaks_no_tls_is_closed_and_holds_up_nobody(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+
+    async def main() -> None:
+        door = Door(Greeting, bound(HOST, 0), tls=authority.server("engine.test"))
+        with socket.create_connection((HOST, door.port)) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            trusted = ssl.create_default_context(cafile=authority.ca)
+            reader, writer = await asyncio.open_connection(HOST, door.port, ssl=trusted, server_hostname="engine.test")
+            assert await reader.read() == b"hello"
+            writer.close()
+            door.close()
+            await door.wait_entered()
+
+    asyncio.run(main())

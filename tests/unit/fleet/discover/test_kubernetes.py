@@ -19,6 +19,7 @@ from gateway.fleet.discover.kubernetes import ACCOUNT, Cluster, KubernetesSource
 from gateway.fleet.discover.sources import DiscoveryFault
 from gateway.model import EngineSpec
 from tests.authority import Authority
+from tests.streams import serving
 
 PODS = Pods("serving", "nodes", 8443)
 PATH = "/apis/discovery.k8s.io/v1/namespaces/serving/endpointslices"
@@ -106,7 +107,6 @@ class Api:
             pass
         finally:
             self.open -= 1
-            writer.close()
 
 
 class Scene:
@@ -134,8 +134,8 @@ class Scene:
 
     @contextlib.asynccontextmanager
     async def cluster(self, api: Api, pods: Pods = PODS) -> AsyncIterator[KubernetesSource]:
-        async with await asyncio.start_server(api.serve, "127.0.0.1", 0, ssl=self.tls) as server:
-            source = self.source(server.sockets[0].getsockname()[1], pods)
+        async with serving(api.serve, tls=self.tls) as port:
+            source = self.source(port, pods)
             yield source
             await source.close()
             await until(lambda: not api.open)
@@ -465,8 +465,8 @@ def test_when_nobody_follows_any_more_a_look_lists_again(scene):
         async with scene.following(api) as source:
             await until(lambda: api.watches)
             assert [spec.id for spec in await source.look()] == ["10.0.0.1:8443"]
-        async with await asyncio.start_server(api.serve, "127.0.0.1", 0, ssl=scene.tls) as server:
-            source._cluster = Cluster(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", scene.account)
+        async with serving(api.serve, tls=scene.tls) as port:
+            source._cluster = Cluster(f"https://127.0.0.1:{port}", scene.account)
             assert [spec.id for spec in await source.look()] == ["10.0.0.2:8443"]
 
     asyncio.run(main())

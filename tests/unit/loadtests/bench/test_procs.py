@@ -7,6 +7,7 @@ import pytest
 
 from loadtests.bench import procs
 from loadtests.bench.procs import Process, StartFailed, Stat
+from loadtests.vllm.engine import held_port
 
 LINE = (
     "4242 (odd) name (x)) S 17 4242 4242 0 -1 4194560 900 800 0 0 "
@@ -92,5 +93,10 @@ def test_a_process_that_ends_says_why(tmp_path: Path) -> None:
 
 
 def test_a_process_that_never_answers_is_given_up(tmp_path: Path) -> None:
-    with script(tmp_path, "input()") as process, pytest.raises(StartFailed, match="not ready after 0 s"):
-        process.wait_until_ready(f"http://127.0.0.1:{procs.free_port()}/", 0.1)
+    url = "http://127.0.0.1:{}/"
+    with (
+        held_port() as held,
+        script(tmp_path, "input()") as process,
+        pytest.raises(StartFailed, match="not ready after 0 s"),
+    ):
+        process.wait_until_ready(url.format(held.getsockname()[1]), 0.1)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -177,9 +178,12 @@ def test_requests_are_remembered_with_bytes_and_state() -> None:
 
 def test_the_model_of_speed_holds_on_the_clock() -> None:
     async def check(engine: SimulatedEngine) -> None:
-        began = time.monotonic()
-        await ask(engine.port, chat(max_tokens=50))
-        assert 0.25 <= time.monotonic() - began < 0.6
+        took = [math.inf]
+        while min(took) >= 0.6 and len(took) < 10:  # the quickest tells of the model, the others of a busy machine
+            began = time.monotonic()
+            await ask(engine.port, chat(max_tokens=50))
+            took.append(time.monotonic() - began)
+        assert 0.25 <= min(took) < 0.6
 
     with_engine(check, EngineSpec(step_time=0.005, prefill_tokens_per_second=0))
 

@@ -7,6 +7,7 @@ import pytest
 
 from loadtests.fleet import load
 from loadtests.fleet.load import Sample, fault, request, schedule
+from loadtests.vllm.engine import held_port
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 TOKEN = b'data: {"choices":[{"delta":{"content":" word"}}]}\n\n'
@@ -136,11 +137,8 @@ def test_the_head_and_the_first_event_are_no_token():
 
 def test_a_refused_connection_is_an_error_of_that_request():
     async def main() -> tuple[float | None, str]:
-        server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        server.close()
-        await server.wait_closed()
-        return await load.ask(port, b"x", lambda: 0.0)
+        with held_port() as held:
+            return await load.ask(held.getsockname()[1], b"x", lambda: 0.0)
 
     ttft, error = asyncio.run(main())
     assert ttft is None

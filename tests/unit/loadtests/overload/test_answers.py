@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from loadtests.overload.answers import GAVE_UP, SERVED, WRONG, Heard, ask, judge
+from loadtests.vllm.engine import held_port
 
 EVENT = b'data: {"choices":[{"delta":{"content":"la"}}]}\n\n'
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + EVENT * 3 + b"data: [DONE]\n\n"
@@ -104,10 +105,7 @@ def test_a_stream_that_hangs_is_wrong_and_patience_ends_with_the_first_token() -
 
 def test_nobody_there_is_wrong() -> None:
     async def nobody() -> Heard:
-        server = await asyncio.start_server(_well, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        server.close()
-        await server.wait_closed()
-        return await ask(port, b"", time.monotonic, 5.0)
+        with held_port() as held:
+            return await ask(held.getsockname()[1], b"", time.monotonic, 5.0)
 
     assert asyncio.run(nobody()).error.startswith("connection: ")

@@ -5,8 +5,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from loadtests.bench.procs import StartFailed, free_port
+from loadtests.bench.procs import StartFailed
 from loadtests.routing.waiting import fetched, until
+from loadtests.vllm.engine import held_port
 
 
 class _Process:
@@ -80,4 +81,5 @@ def test_what_is_no_object_is_an_empty_one(body: bytes) -> None:
 
 
 def test_nobody_there_is_an_empty_one() -> None:
-    assert fetched(free_port(), "/there") == {}
+    with held_port() as held:
+        assert fetched(held.getsockname()[1], "/there") == {}
