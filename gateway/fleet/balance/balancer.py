@@ -31,7 +31,7 @@ _NOTHING: Mapping[str, int] = MappingProxyType({})
 # What is well known is learned from a part of what is served: nothing that moves within seconds hangs on it.
 _WELL = 0.9  # of a pace that is wholly known
 _TEACHING = 0.02  # seconds between first tokens of one replica that teach its pace
-_deciding = tuple.__new__  # a named tuple's own constructor takes three times as long
+_making = tuple.__new__  # a named tuple's own constructor takes three times as long
 
 
 class Balancer:
@@ -199,7 +199,7 @@ class Choice:
         tokens, size, anchored = ask.tokens, ask.size, ask.anchor is not None
         request, pool, attempt = self._request, len(candidates), self._attempts
         told = (request, now, name, attempt, tokens, size, held, anchored, pool, seen, placed)
-        balancer.decisions.add(_deciding(Decision, told))
+        balancer.decisions.add(_making(Decision, told))
         return chosen
 
     def _of_many(
@@ -243,11 +243,12 @@ class Choice:
             held = known = pool.table.held_by_all(prompt)
             self._balancer.hints.extend(prompt, known)
         # The anchor moves with what is held; what a session is kept together by may not.
-        near = anchor(prompt, max(held.values())) if held else anchor(prompt)
+        near = anchor(prompt, max(held.values()) if held else 0)
         session = self._session
         if session is None and _SESSION in (self._name, self._beside):
             session = anchor(prompt)
-        return Ask(prompt.size / pool.scale.value, now, prompt.size, held, near, session)
+        size = prompt.size
+        return _making(Ask, (size / pool.scale.value, now, size, held, near, session))
 
     def lane(self, replica: Replica) -> Replica | Sent:
         """The replica as what the request is sent along."""

@@ -187,21 +187,22 @@ def _standing(load: Load, pace: Rates) -> tuple[float, float, float, float, floa
     """
     queued, sent, others, running, waiting, mine, slots, used, room, preempting, age, share, left, own, quiet = load
     if not (
-        # All within ``_BOUNDS``: nearly always, so it has to be quick.
+        # All within ``_BOUNDS``: nearly always, so it has to be quick. Counts are whole, and so are their bounds: it
+        # takes three times as long to compare one with a fraction.
         0.0 <= queued <= 1e12
-        and 0.0 <= sent <= 1e12
-        and 0.0 <= others <= 1e12
+        and 0 <= sent <= 1_000_000_000_000
+        and 0 <= others <= 1_000_000_000_000
         and 0.0 <= running <= 1e9
         and 0.0 <= waiting <= 1e9
-        and 0 <= mine <= 1e9
-        and (slots is None or 0 <= slots <= 1e9)
+        and 0 <= mine <= 1_000_000_000
+        and (slots is None or 0 <= slots <= 1_000_000_000)
         and 0.0 <= used <= 1e12
         and 0.0 <= room <= 1e12
         and 0.0 <= preempting <= 1e3
         and 0.0 <= age <= 1e6
         and 0.01 <= share <= 1.0
         and 0.0 <= left <= 1e6
-        and 0.0 <= own <= 1e12
+        and 0 <= own <= 1_000_000_000_000
         and 0.0 <= quiet <= 1e6
     ):
         load = Load._make(map(_bounded, load, _BOUNDS))
@@ -209,8 +210,12 @@ def _standing(load: Load, pace: Rates) -> tuple[float, float, float, float, floa
     weight = 0.5 ** (age / HALF_LIFE)
     rate = pace.prefill
 
-    scraped = weight * max(queued - age * rate, 0.0) + sent
-    known = own - min(quiet * rate, own * _PROGRESS) + others
+    still = queued - age * rate if queued else 0.0
+    scraped = weight * still + sent if still > 0.0 else sent
+    known = others
+    if own:
+        computed, most = quiet * rate, own * _PROGRESS
+        known += own - (computed if computed < most else most)
     ahead = scraped if scraped > known else known
 
     seen = weight * (running + waiting) + (1.0 - weight) * mine

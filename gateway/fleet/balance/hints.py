@@ -117,6 +117,8 @@ class Hints:
     def extend(self, prompt: Prompt, held: dict[str, int]) -> None:
         """Add to the bytes of a prompt that each replica is known to hold what others told."""
         young, old, chain = self._young, self._old, prompt.chain
+        if not (young or old):
+            return
         if young.keys().isdisjoint(chain) and old.keys().isdisjoint(chain):
             return
         for place, block in enumerate(chain, 1):

@@ -237,20 +237,17 @@ class BytesPerToken:
     ``value`` is between 0.5 and 16. A template adds some tokens to each prompt, so a long one tells more.
     """
 
-    __slots__ = ("_learned",)
+    __slots__ = ("_learned", "value")
 
     def __init__(self, prior: float = Prior().bytes_per_token) -> None:
         self._learned = _Learned(prior, _BYTES)
+        self.value = self._learned.value
 
     def note(self, size: float, tokens: float) -> None:
         """A prompt of ``size`` bytes was so many tokens."""
         if 0.0 < size < math.inf and 0.0 < tokens < math.inf:
             self._learned.note(size / tokens, tokens / (tokens + 256.0))
-
-    @property
-    def value(self) -> float:
-        """Bytes for each token."""
-        return self._learned.value
+            self.value = self._learned.value
 
 
 def usual(paces: Iterable[Pace], prior: Prior) -> Prior:

@@ -102,7 +102,7 @@ class PrefixTable:
             start = _run(masks, chain, start, mask)
             further = masks[chain[start] >> _PART].get(chain[start], 0) if start < count else 0
             # Who has it in another generation too is named again where that one ends.
-            found.append((reach(start), mask & ~further))
+            found.append((reach(start), mask & ~further if further else mask))
             mask = further
         return found
 
@@ -110,7 +110,8 @@ class PrefixTable:
         """How many bytes of a prompt's beginning each replica holds, by its name; who holds nothing is left out."""
         held: dict[str, int] = {}
         for size, mask in self.runs(prompt):
-            held.update(dict.fromkeys(self._holders(mask), size))
+            found = dict.fromkeys(self._holders(mask), size)
+            held = held | found if held else found
         return held
 
     def held_by(self, names: Sequence[str], runs: Sequence[Run]) -> dict[str, int]:

@@ -32,6 +32,7 @@ MAX_BLOCKS = 4096
 
 _FINE_BLOCKS = 16
 _FINE_REACH = _FINE_BLOCKS * FINE
+_FINE_ENDS = tuple(range(FINE, _FINE_REACH + 1, FINE))
 _REACH = _FINE_REACH + (MAX_BLOCKS - _FINE_BLOCKS) * COARSE
 
 # The first eight of a digest's 32 octets, in the same order on every machine.
@@ -97,7 +98,10 @@ def anchor(prompt: Prompt, held: int = 0) -> int | None:
     is soon held, and must not draw them all to one place. ``None`` where there is no whole block.
     """
     chain = prompt.chain
-    return chain[min(blocks_within(held), len(chain) - 1)] if chain else None
+    if not chain:
+        return None
+    place = blocks_within(held) if held else 0
+    return chain[place] if place < len(chain) else chain[-1]
 
 
 class Seed(Protocol):
@@ -134,8 +138,12 @@ def read_prompt(request: InferenceRequest, seed: Seed) -> Prompt:
 
 
 def _pieces(payload: Mapping[str, Any], members: tuple[str, ...]) -> list[bytes]:
-    found = [payload[name] for name in members if name in payload]
-    return [dump(_shown(value, _LEVELS) if type(value) is list else value) for value in found if value is not None]
+    found = []
+    for name in members:
+        value = payload.get(name)
+        if value is not None:
+            found.append(dump(_shown(value, _LEVELS) if type(value) is list else value))
+    return found
 
 
 def _chain(data: bytes, size: int, seed: Seed) -> tuple[int, ...]:
@@ -143,17 +151,19 @@ def _chain(data: bytes, size: int, seed: Seed) -> tuple[int, ...]:
         return ()
     whole = seed.copy()
     update, digest = whole.update, whole.digest
-    digests = []
-    for end in range(FINE, min(size, _FINE_REACH) + 1, FINE):
-        update(data[end - FINE : end])
+    digests, start = [], 0
+    for end in _FINE_ENDS[: size // FINE]:
+        update(data[start:end])
         digests.append(digest())
-    fine = [number >> _SPARE_BITS & ~1 for (number,) in _NUMBERS(b"".join(digests))]
+        start = end
+    fine = tuple([number >> _SPARE_BITS & ~1 for (number,) in _NUMBERS(b"".join(digests))])
     if size < _FINE_REACH + COARSE:
-        return tuple(fine)
+        return fine
     digests.clear()
     for end in range(_FINE_REACH + COARSE, min(size, _REACH) + 1, COARSE):
-        update(data[end - COARSE : end])
+        update(data[start:end])
         digests.append(digest())
+        start = end
     return (*fine, *[number >> _SPARE_BITS | 1 for (number,) in _NUMBERS(b"".join(digests))])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
+from itertools import compress
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -124,42 +125,41 @@ def by_estimate(candidates: Sequence[V], ask: Ask, random: Random) -> V | None:
     one that the anchor prefers, so that instances agree; without an anchor the one with the fewest requests of this
     instance, so that idle replicas are found out about, and then at random, so that they do not all do the same.
     """
-    tokens, now = ask.tokens, ask.now
-    seconds: list[float] = []
-    add = seconds.append
-    for view in candidates:  # as ``Quote.holds`` and ``Quote.seconds`` say, without the calls
-        quote = view.quote
-        if not 0.0 < quote.until - now < AHEAD:
-            quote.renew(view.load(now), view.pace, now)
-        ahead = quote.clear - now
-        add((ahead if ahead > 0.0 else 0.0) + quote.base + quote.token * tokens)
-        if tokens > quote.free:
-            seconds[-1] += (tokens - quote.free) * quote.hold
-    held = ask.held
-    if held and ask.size > 0:
-        each = tokens / ask.size
-        for index, view in enumerate(candidates):
-            if view.id in held:
-                quote, less = view.quote, each * held[view.id]
-                seconds[index] -= quote.token * less
-                if tokens > quote.free:
-                    seconds[index] -= min(less, tokens - quote.free) * quote.hold
-    bound = nearly(min(seconds, default=0.0))
-    equals = [
-        view for view, total in zip(candidates, seconds, strict=True) if total <= bound and view.in_flight < view.room
-    ]
+    seconds = _seconds(candidates, ask)
+    bound = nearly(min(seconds)) if seconds else 0.0
+    near = compress(candidates, map(bound.__ge__, seconds))
+    equals = [view for view in near if view.in_flight < view.room]
     if not equals:
         left = [view for view in candidates if view.in_flight < view.room]
         return (by_estimate if len(left) < len(candidates) else by_in_flight)(left, ask, random)
     return equals[0] if len(equals) == 1 else _among(equals, ask, random)
 
 
+def _seconds(candidates: Sequence[View], ask: Ask) -> list[float]:
+    """What each candidate's quote says, once it holds: as ``Quote.holds`` and ``Quote.seconds``, without the calls."""
+    tokens, now, held = ask.tokens, ask.now, ask.held
+    late, each = now + AHEAD, tokens / ask.size if ask.size > 0 else 0.0
+    seconds: list[float] = []
+    for view in candidates:
+        quote = view.quote
+        if not now < quote.until < late:
+            quote.renew(view.load(now), view.pace, now)
+        uncached = tokens - each * held.get(view.id, 0) if held else tokens
+        clear, base = quote.clear, quote.base
+        total = (clear - now + base if clear > now else base) + quote.token * uncached
+        if uncached > quote.free:
+            total += (uncached - quote.free) * quote.hold
+        seconds.append(total)
+    return seconds
+
+
 def _among(equals: list[V], ask: Ask, random: Random) -> V:
-    if ask.held:
-        held = [ask.held.get(view.id, 0) for view in equals]
-        most = max(held)
-        if min(held) != most:
-            equals = [view for view, size in zip(equals, held, strict=True) if size == most]
+    held = ask.held
+    if held:
+        sizes = [held.get(view.id, 0) for view in equals]
+        most = max(sizes)
+        if sizes.count(most) < len(sizes):
+            equals = list(compress(equals, map(most.__eq__, sizes)))
     if ask.anchor is not None:
         return _nearest(equals, ask.anchor)
     fewest = min([view.in_flight for view in equals])

@@ -10,6 +10,7 @@ from gateway.fleet.balance.pace import Pace, Prior
 from gateway.fleet.signals import Reading, Signal
 
 _MEMORY = 0.1  # weight of the newest request in what is usual of one
+_loading = tuple.__new__  # a named tuple's own constructor takes twice as long
 
 
 class Workload:
@@ -174,33 +175,29 @@ class Workload:
         The scrape counted the requests of others too: of theirs, only what has come on top of that was sent since.
         """
         more = self._others - self._others_then
+        waiting, own, elsewhere = self._waiting, self._unanswered, self.others_in_flight
+        # Tokens of the KV cache that are taken or waited for. To those that were in use at the scrape come the ones for
+        # which the engine's queue waited, and what has come or gone since: of this instance's requests the prompts that
+        # had to be computed, and for each one of others, as for each that waited, what a sequence that ran had. Where
+        # they share what they have, that is the less.
+        strangers = waiting + elsewhere - self._elsewhere_then
+        used = self._in_use + strangers * (self._each or self._mean_prompt) + self._resident - self._resident_then
         # In the order of its fields: a load is made for each quote, and names take longer than the values.
-        return Load(
-            self._waiting * self._mean_prompt,
+        told = (
+            waiting * self._mean_prompt,
             self._sent + more if more > 0 else self._sent,
             self._others,
             self._running,
-            self._waiting,
-            in_flight + self.others_in_flight,
+            waiting,
+            in_flight + elsewhere,
             self.pace.slots,
-            self._used(),
+            used if used > 0.0 else 0.0,
             self._room,
             self._preempting,
             now - self._read_at,
             share,
             self._mean_left,
-            self._unanswered,
-            now - self._quiet_from if self._unanswered else 0.0,
+            own,
+            now - self._quiet_from if own else 0.0,
         )
-
-    def _used(self) -> float:
-        """Tokens of the KV cache that are taken or waited for.
-
-        To those that were in use at the scrape come the ones for which the engine's queue waited, and what has come or
-        gone since: of this instance's requests the prompts that had to be computed, and for each one of others, as for
-        each that waited, what a sequence that ran had. Where they share what they have, that is the less.
-        """
-        each = self._each or self._mean_prompt
-        strangers = self._waiting + self.others_in_flight - self._elsewhere_then
-        used = self._in_use + strangers * each + self._resident - self._resident_then
-        return used if used > 0.0 else 0.0
+        return _loading(Load, told)
