@@ -58,7 +58,7 @@ def started(site: Any, engine: Any, models: Sequence[str] = (MODEL,), **admissio
 
 def of_users(engine: Any) -> list[Any]:
     """What clients' requests have sent to the engine, in the order of their coming."""
-    return [request for request in engine.requests if request.path.endswith("/chat/completions")]
+    return [request for request in list(engine.requests) if request.path.endswith("/chat/completions")]
 
 
 def waiting(gateway: RunningGateway) -> int:
@@ -185,7 +185,7 @@ def test_nobody_gets_a_class_by_asking_for_it(site: Any):
     for record in gateway.records.lines:
         if record["endpoint"] == "chat" and record["priority"] is not None:
             assert record["priority"] in {"interactive", "bulk"}
-    assert not any(b"priority" in request.body for request in engine.requests)
+    assert not any(b"priority" in request.body for request in list(engine.requests))
 
 
 def test_waiting_streams_that_nobody_reads_cost_their_place_in_the_queue_alone(site: Any):
