@@ -145,6 +145,7 @@ class Gateway:
             supervisor=supervisor,
         )
         policies.on_change(news.replaced)
+        policies.on_change(lambda policy: self._report("policy files were read again: what they say is in force"))
         policies.on_change(lambda policy: follow(core, policy))
         return core
 
@@ -196,6 +197,13 @@ class Gateway:
 
     async def _open(self, core: Core, news: PolicyNews) -> None:
         settings, supervisor = self.settings, core.supervisor
+        self._stack.push_async_callback(supervisor.close)
+        # First of all: where another gateway listens already, this one is to leave its engines alone.
+        admin_socket = self._bind(settings.admin.host, settings.admin.port)
+        inference_socket = self._bind(settings.listen.host, settings.listen.port)
+        certificate = self._open_certificate(core)
+        guarded = None if settings.admin.on_loopback else certificate
+        self.url, self.admin_url = _url_of(inference_socket, certificate), _url_of(admin_socket, guarded)
         control = Control(
             core.store,
             core.keys,
@@ -207,18 +215,12 @@ class Gateway:
             listed=core.registry.listed_models,
         )
         loops = [*core.limits.loops, *core.fleet.loops, *self._share_load(core)]
-        self._stack.push_async_callback(supervisor.close)
         await core.tokens.refresh()
         await control.first()
         for name, follow_source in core.fleet.discovery.followers:
             supervisor.start(name, follow_source())
         await core.fleet.first(_PATIENCE)
         await control.name_models()
-        certificate = self._open_certificate(core)
-        guarded = None if settings.admin.on_loopback else certificate
-        admin_socket = self._bind(settings.admin.host, settings.admin.port)
-        inference_socket = self._bind(settings.listen.host, settings.listen.port)
-        self.url, self.admin_url = _url_of(inference_socket, certificate), _url_of(admin_socket, guarded)
         inference = self._inference = inference_listener(core)
         watch(core, inference)
         self._stack.callback(inference.close)
@@ -286,7 +288,9 @@ class Gateway:
         self._report(f"replica {step.replica.id}: {step.before.state.value} -> {step.after.state.value}{why}")
 
     def reload_policies(self) -> None:
-        """Judge the policy files anew, also if they have not changed. For SIGHUP."""
+        """Judge the policy files anew, also if they have not changed; before the start is done they are new anyway."""
+        if self._inference is None:
+            return
         self.core.supervisor.start("policy-reload", self.core.policies.reload(force=True))
 
     def _describe(self, core: Core) -> Callable[[], Instance]:

@@ -61,7 +61,7 @@ _ROWS = (
     _spec("alias_forbidden", 403, "permission_error", "permission_error", "This credential may not do that."),
     _spec("model_not_found", 404, _INVALID, "not_found_error", "No such model. GET /v1/models lists yours."),
     _spec("unsupported_endpoint", 404, _INVALID, "not_found_error", "The model does not offer this endpoint."),
-    _spec("not_found", 404, _INVALID, "not_found_error", "No such path."),
+    _spec("not_found", 404, _INVALID, "not_found_error", "No such path. An OpenAI client's base_url ends in /v1."),
     _spec("method_not_allowed", 405, _INVALID, _INVALID, "This path does not take that method."),
     _spec("request_timeout", 408, _INVALID, _INVALID, "The request arrived too slowly.", retry=True),
     _spec("body_too_large", 413, _INVALID, "request_too_large", "The request body is too large."),

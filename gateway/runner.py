@@ -36,12 +36,12 @@ async def _run(settings: Settings, env: Mapping[str, str], report: Report, recor
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     gateway = Gateway(settings, env, report, records)
+    loop.add_signal_handler(signal.SIGHUP, gateway.reload_policies)  # from here on none ends the process
     await gateway.start()
     try:
         tune_collector()
         for line in _greeting(gateway, env):
             report(line)
-        loop.add_signal_handler(signal.SIGHUP, gateway.reload_policies)
         failed = gateway.core.supervisor.failed
         failed.add_done_callback(lambda _: stop.set())
         await stop.wait()

@@ -65,3 +65,11 @@ class Limiter(Protocol):
         Raises ``LimitReached``. What is awaitable needs a round trip to a shared store.
         """
         ...
+
+    def spent(self, budgets: Sequence[Budget]) -> LimitReached | None:
+        """The refusal of one more request, where their number is known to allow none now, whatever it would ask for.
+
+        What it says is what ``admit`` would for a request of no tokens. ``None``: that is for ``admit`` to say. Takes
+        nothing and never waits.
+        """
+        ...

@@ -159,6 +159,17 @@ class LocalLimiter:
             self._trim(now)
         return LocalLease(self._monotonic, budgets, accounts, tokens)
 
+    def spent(self, budgets: Sequence[Budget]) -> LimitReached | None:
+        """See ``Limiter``."""
+        now = self._monotonic()
+        for holder, limits in budgets:
+            account = self._accounts.get(holder)
+            if account is None or account.limits is not limits:
+                continue  # it has taken nothing yet, or under other figures
+            if account.requests + account.request_spacing - now > account.request_reach:
+                return self._refusal(budgets, 0, now)
+        return None
+
     def _adopt(self, holder: str, limits: Limits) -> _Account:
         """The holder's account, under these limits."""
         account = self._accounts.get(holder)

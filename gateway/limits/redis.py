@@ -19,10 +19,11 @@ from typing import Any, Protocol
 
 from gateway.limits import gcra
 from gateway.limits.breaker import Breaker
-from gateway.limits.interfaces import Lease, Limiter, Standing
+from gateway.limits.interfaces import Lease, Limiter, LimitReached, Standing
 from gateway.limits.outbox import Outbox
 from gateway.limits.question import PLACES, Figure, Heads, figures_of, read_answer, reservable
 from gateway.limits.scripts import ADMIT, DELIVER, RENEW, key_of
+from gateway.limits.told import Told
 from gateway.limits.verdict import refusal, shared, standing
 from gateway.model import Budget, Limits
 from gateway.redislink import LinkFault, Script
@@ -105,6 +106,7 @@ class RedisLimiter:
         deadline: float = 0.15,
         lease_seconds: int = 60,
         outbox: Outbox | None = None,
+        told: Told | None = None,
     ) -> None:
         self._link = link
         self._fallback = fallback
@@ -114,6 +116,7 @@ class RedisLimiter:
         self._deadline = deadline
         self._lease_seconds = lease_seconds
         self._outbox = Outbox() if outbox is None else outbox
+        self._told = Told() if told is None else told
         self._numbers = count(1)
         self._live: dict[str, tuple[str, ...]] = {}
         self._parts: dict[tuple[Limits, float], Limits] = {}
@@ -137,6 +140,10 @@ class RedisLimiter:
         ticket = self._breaker.enter() if budgets else None
         return self._admit_alone(budgets, tokens) if ticket is None else self._ask(ticket, budgets, tokens)
 
+    def spent(self, budgets: Sequence[Budget]) -> LimitReached | None:
+        """See ``Limiter``. By what the store has just said to this instance; while it is lost, ``admit`` says all."""
+        return None if self._breaker.open else self._told.refusal(budgets)
+
     async def _ask(self, ticket: int, budgets: Sequence[Budget], tokens: int) -> Lease:
         figures = figures_of(budgets, tokens)
         if not figures:
@@ -153,6 +160,7 @@ class RedisLimiter:
             if not answered:  # the answer was lost, or the caller left: the places may be taken
                 self._free(name, places)
         if not admitted:
+            self._told.hear(budgets, heads)
             raise refusal(budgets, heads, 0.0, tokens)
         self._live[name] = places
         return RedisLease(self, name, budgets, figures=figures, heads=heads, taken=tokens)

@@ -54,14 +54,14 @@ def refusal(budgets: Sequence[Budget], used: Sequence[Used], now: float, tokens:
 
 
 def _waits(limits: Limits, used: Used, now: float, tokens: int) -> Iterator[tuple[float, str, str]]:
-    """For each figure: seconds until it would let the request pass, the error code, the limit in words."""
+    """For each figure that may refuse: seconds until it would let the request pass, the error code, it in words."""
     rates = (
         (limits.requests_per_minute, used.requests, 1, _REQUESTS),
         (limits.tokens_per_minute, used.tokens, tokens, _TOKENS),
         (limits.tokens_per_day, used.day, tokens, _DAY),
     )
     for figure, tat, units, (period, code, words) in rates:
-        if figure is not None:
+        if figure is not None and (tat > now or units > figure):  # else it is whole, and has room for the request
             yield gcra.wait(gcra.ahead(tat, now), units, figure, period), code, words
     places = limits.concurrency
     if places is not None and used.in_flight >= places:

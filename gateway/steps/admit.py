@@ -50,6 +50,14 @@ class Taken:
         self.lease.close()
 
 
+def turn_back(limiter: Limiter, budgets: Sequence[Budget]) -> None:
+    """Refuse whom the number of requests refuses, before anybody reads what the request says: in a client's loop of
+    retries that is most of them. Raises ``LimitReached``."""
+    refused = limiter.spent(budgets)
+    if refused is not None:
+        raise refused
+
+
 async def admit(limiter: Limiter, budgets: Sequence[Budget], reserved: Reservation) -> Taken:
     """Take what the request needs of every budget. Raises ``LimitReached``."""
     lease = limiter.admit(budgets, reserved.total)

@@ -187,11 +187,12 @@ def test_a_changed_policy_is_in_force_without_a_restart_and_a_faulty_one_is_not(
         (policies / "access.yaml").write_text("roles: {user: {aliases: 7, nonsense: 1}}\n")
         wait_until(lambda: "gateway_policy_valid 0.0" in gateway.metrics(), "the fault in the metrics")
         assert status() == 404
-        told = next(text for text in gateway.reports if "policy files" in text)
+        told = next(text for text in gateway.reports if "policy files are not valid" in text)
         assert all(word in told for word in ("aliases", "nonsense", "default_roles"))
         (policies / "access.yaml").write_text(shipped)
         wait_until(lambda: status() == 200, "the policy of before")
         assert "gateway_policy_valid 1.0" in gateway.metrics()
+        assert sum("policy files were read again" in text for text in gateway.reports) == 2
 
 
 # --- limits

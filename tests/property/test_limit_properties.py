@@ -95,6 +95,11 @@ class Story:
     def budgets(self, which: int) -> list[Budget]:
         return [Budget(holder, self.limits[holder]) for holder in HOLDERS[which]]
 
+    def is_new(self, budget: Budget) -> bool:
+        """Whether the limiter has not met these figures of the holder yet."""
+        account = self.limiter._accounts.get(budget.holder)
+        return account is None or account.limits is not budget.limits
+
     def play(self, verb: str, number: int, which: int, step: float) -> LimitReached | None:
         self.clock.now += step
         if verb == "admit":
@@ -167,6 +172,28 @@ def test_what_is_admitted_is_what_gcra_admits(limits, schedule):
 
 def rates_of(budget: Budget, tokens: int) -> list[Figure]:
     return [figure for figure in figures_of([budget], tokens) if figure.period]
+
+
+@STEADY
+@given(limits=THREE, schedule=SCHEDULES)
+def test_whom_the_number_of_requests_refuses_is_told_so_beforehand_and_nobody_else(limits, schedule):
+    story = Story(limits)
+    for verb, number, which, step in schedule:
+        story.clock.now += step
+        budgets = story.budgets(which)
+        before = counts(story.limiter, story.clock.now)
+        spent = story.limiter.spent(budgets)
+        assert counts(story.limiter, story.clock.now) == before
+        if verb == "admit":
+            numbers_alone = copy.deepcopy(story)
+            numbers_alone.limits = {holder: Limits(each.requests_per_minute) for holder, each in story.limits.items()}
+            by_number = numbers_alone.play("admit", number, which, 0.0)
+            asks_nothing = copy.deepcopy(story).play("admit", 0, which, 0.0)
+            assert spent is None or by_number is not None
+            assert spent is not None or by_number is None or any(map(story.is_new, budgets))
+            if spent is not None:
+                assert vars(spent) == vars(asks_nothing)
+        story.play(verb, number, which, 0.0)
 
 
 @STEADY

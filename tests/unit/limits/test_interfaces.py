@@ -37,6 +37,46 @@ def test_of_many_at_once_exactly_the_figure_is_admitted(limits_site, case):
     assert not error.never
 
 
+def told(error):
+    """What a refusal says, but for times that pass while a test asks."""
+    return (
+        type(error),
+        error.spec,
+        error.message,
+        error.retry,
+        error.standing._replace(reset_requests=0, reset_tokens=0),
+    )
+
+
+def test_whom_the_number_of_requests_refuses_is_told_without_being_asked_for_more(limits_site):
+    own, tenant = one(requests_per_minute=2, tokens_per_day=10**6), one("tenant:t", requests_per_minute=9)
+    assert limits_site.limiter.spent((own, tenant)) is None
+    assert limits_site.admitted(12, own, tenant) == 2
+    for _ in range(3):
+        error = limits_site.limiter.spent((own, tenant))
+        assert told(error) == told(refused(limits_site, own, tenant))
+        assert error.retry_after in {29, 30}
+    assert limits_site.limiter.spent((tenant,)) is None
+
+
+@pytest.mark.parametrize(
+    "figures", [{"tokens_per_minute": 10}, {"tokens_per_day": 10}, {"concurrency": 1}], ids=["minute", "day", "at once"]
+)
+def test_what_else_refuses_is_not_told_unasked(limits_site, figures):
+    budget = one(requests_per_minute=9, **figures)
+    limits_site.admit(budget, tokens=10)
+    for _ in range(3):  # as many as there may be instances
+        refused(limits_site, budget, tokens=10)
+    assert limits_site.limiter.spent((budget,)) is None
+
+
+def test_other_figures_count_at_once(limits_site):
+    few, more = one(requests_per_minute=1), one(requests_per_minute=60)
+    assert limits_site.admitted(9, few) == 1
+    assert limits_site.limiter.spent((few,)) is not None
+    assert limits_site.limiter.spent((more,)) is None
+
+
 def test_a_refusal_never_says_whose_limit_it_is(limits_site):
     budget = one("tenant:acme", requests_per_minute=1)
     limits_site.admit(budget)

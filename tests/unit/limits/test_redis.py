@@ -13,6 +13,7 @@ from gateway.limits.local import LocalLimiter
 from gateway.limits.outbox import Outbox
 from gateway.limits.redis import RedisLimiter
 from gateway.limits.scripts import ADMIT, DELIVER, RENEW, key_of
+from gateway.limits.told import Told
 from gateway.model import Budget, Limits
 from gateway.redislink import LinkFault
 from gateway.stores import redis
@@ -55,6 +56,39 @@ def limiter_on(link, *, share=0.5, **options):
 
 async def given(outcome):
     return await outcome if asyncio.iscoroutine(outcome) else outcome
+
+
+def test_a_caller_who_was_refused_costs_the_store_nothing_until_it_may_ask_again():
+    told_clock = Clock()
+    link = FakeLink(["0", "60"], ["1", "60"])
+    limiter, _, _ = limiter_on(link, told=Told(told_clock))
+    budgets = one(requests_per_minute=60)
+
+    async def body():
+        with pytest.raises(LimitReached):
+            await given(limiter.admit(budgets, 5))
+        assert limiter.spent(budgets).retry_after == 1
+        told_clock.now += 1.0
+        assert limiter.spent(budgets) is None
+        await given(limiter.admit(budgets, 5))
+
+    asyncio.run(body())
+    assert [script for script, _, _ in link.asked] == [ADMIT, ADMIT]
+
+
+def test_while_the_store_is_lost_its_last_word_counts_no_more():
+    link = FakeLink(["0", "60"], LinkFault("REFUSED"))
+    limiter, _, _ = limiter_on(link)
+
+    async def body():
+        with pytest.raises(LimitReached):
+            await given(limiter.admit(one(requests_per_minute=60), 0))
+        while not limiter.alone:
+            await given(limiter.admit([Budget("principal:b", Limits(requests_per_minute=60))], 0))
+        assert limiter.spent(one(requests_per_minute=60)) is None
+        await given(limiter.admit(one(requests_per_minute=60), 0))
+
+    asyncio.run(body())
 
 
 # --- several instances on one server
