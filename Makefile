@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(BIN)/gateway demo $(ARGS)
 
-test: $(READY) redis
+test: $(READY) servers
 	$(BIN)/python -m pytest $(ARGS)
 
 test-vllm: $(READY)
@@ -50,9 +50,10 @@ overload: $(READY)
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build dist
 
-.PHONY: redis
-redis:
+.PHONY: servers
+servers:
 	@command -v redis-server >/dev/null || deploy/apt-install redis-server
+	@command -v promtool >/dev/null || deploy/apt-install prometheus
 
 # uv checks every downloaded file against the hashes of the lock file; uv itself is checked by pip.
 $(READY): pyproject.toml requirements.lock
