@@ -47,7 +47,9 @@ class Dispatch:
         priority = trace.priority or Priority.STANDARD
         self.budget.enter()
         try:
-            replica, order = await self._first(exchange, order, trace, choice, claim=claim, priority=priority)
+            replica = self._at_once(order.model, choice, priority)
+            if replica is None and self.fleet.ready(order.model):
+                replica, order = await self._in_turn(exchange, order, trace, choice, claim)
             while replica is not None:
                 charged = failure is not None and is_charged(failure)
                 tried.append(replica)
@@ -72,24 +74,17 @@ class Dispatch:
             self.budget.leave()
         raise self._unserved(failure, order.model)
 
-    async def _first(
-        self,
-        exchange: Exchange,
-        order: Order,
-        trace: Trace,
-        choice: Choice,
-        *,
-        claim: Callable[[], Claim],
-        priority: Priority,
-    ) -> tuple[ReplicaLane | None, Order]:
-        """Where to send the order, once there is a place for it; ``None`` where nobody serves its model."""
+    def _at_once(self, model: str, choice: Choice, priority: Priority) -> ReplicaLane | None:
+        """Where to send a request that need not wait; ``None`` where it has to, or nobody serves its model."""
+        if self.gate.waits(model) or self.gate.held_back(model, priority):
+            return None
+        return pick(self.fleet.ready(model), (), choice.among)
+
+    async def _in_turn(
+        self, exchange: Exchange, order: Order, trace: Trace, choice: Choice, claim: Callable[[], Claim]
+    ) -> tuple[ReplicaLane, Order]:
+        """Where to send the order, once there is a place for it."""
         model, gate = order.model, self.gate
-        if not gate.waits(model) and not gate.held_back(model, priority):
-            replica = pick(self.fleet.ready(model), (), choice.among)
-            if replica is not None:
-                return replica, order
-        if not self.fleet.ready(model):
-            return None, order
         asked, begun = claim(), self.clock()
         hold = self._hold(exchange, order, trace)
         try:

@@ -56,15 +56,13 @@ class Priority(StrEnum):
     STANDARD = "standard"
     BULK = "bulk"
 
+    rank: int
+    """Its place among the classes, from 0: the lower, the sooner."""
+
+    def __init__(self, _: str) -> None:
+        self.rank = len(type(self).__members__)
+
     __hash__ = str.__hash__
-
-    @property
-    def rank(self) -> int:
-        """Its place among the classes, from 0: the lower, the sooner."""
-        return _RANKS[self]
-
-
-_RANKS: Mapping[Priority, int] = MappingProxyType({priority: rank for rank, priority in enumerate(Priority)})
 
 
 class BodyKind(StrEnum):

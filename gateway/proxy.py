@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 from gateway.admission.gate import Claim
@@ -24,12 +23,15 @@ from gateway.policy.access import Access
 from gateway.policy.context import judge_context
 from gateway.policy.grants import Grant
 from gateway.policy.guards import Guards
+from gateway.policy.live import Policy
+from gateway.policy.masks import Mask
 from gateway.policy.schemacap import schema_digests
 from gateway.steps.accept import accept, render
-from gateway.steps.admit import Taken, admit, reserve
+from gateway.steps.admit import Taken, admit, reserve, turn_back
 from gateway.steps.authenticate import Callers, Failures, authenticate, source_of, too_many
 from gateway.steps.authorize import authorize
 from gateway.steps.conversation import session_of, split_point
+from gateway.steps.course import Course, course
 from gateway.steps.forward import Order
 from gateway.steps.guard import Door, Entry, guard
 from gateway.steps.inform import Answer, health, model, models
@@ -44,6 +46,9 @@ _INLINE_ACCEPT = 256 * 1024  # a larger body is parsed and judged in a thread: i
 # become good without an epoch: at the time from which it is valid, or when its issuer's new keys are read.
 _UNKNOWN_FOR = 1.0
 _NO_GOOD = CODES["invalid_api_key"]
+# A member of an enumeration takes ten times as long to read as a name.
+_NO_BODY, _FORM, _USUAL_DIALECT = BodyKind.NONE, BodyKind.MULTIPART, Dialect.OPENAI
+_making = tuple.__new__  # a named tuple's own constructor takes three times as long
 _PARSES_ASIDE = 2  # how many of those at a time: what short texts are parsed to weighs ten times what was sent
 
 
@@ -69,13 +74,15 @@ class Visit(NamedTuple):
 
     The guard's verdict depends on the head alone. The grant, once there is one, stands while no credential and no
     policy has changed (``epoch``) and the principal has not expired. So does, for a time, that its credential is no
-    good (``unknown``): a client that tries again with the same one costs little.
+    good (``unknown``): a client that tries again with the same one costs little. ``course`` is where the name in the
+    last body led.
     """
 
     entry: Entry
     grant: Grant | None = None
     epoch: int | None = None
     unknown: Unknown | None = None
+    course: Course | None = None
 
     def granted(self, epoch: int | None, now: float) -> Grant | None:
         """The grant, if it still stands; ``now`` is Unix seconds."""
@@ -118,32 +125,32 @@ class Proxy:
     async def handle(self, exchange: Exchange) -> None:
         """Serve one request. Whatever happens, it is answered unless its client left, and leaves one record."""
         trace = Trace(self.new_id(), self.wall(), exchange.arrived)
-        dialect = Dialect.OPENAI
+        dialect = _USUAL_DIALECT
         try:
             visit = exchange.familiar
             known = visit if type(visit) is Visit else None
             entry = guard(exchange, self.door) if known is None else known.entry
             route = entry.route
             trace.endpoint, dialect = route.endpoint, route.dialect
-            if known is None and route.body is not BodyKind.NONE:
+            if known is None and route.body is not _NO_BODY:
                 exchange.keep(Visit(entry))  # also for a caller that is refused: its next head need not be judged
             if route.anonymous:
                 _tell(exchange, trace, health(self._well(exchange, entry)))
                 return
-            grant, epoch = None, self._epoch  # read first: what changes meanwhile must be looked at again
-            if known is not None:
-                grant = known.granted(epoch, trace.time)
-                unknown = known.turned_away(epoch, trace.time)
+            epoch = self._epoch()  # read first: what changes meanwhile must be looked at again
+            grant = None if known is None else known.granted(epoch, trace.time)
+            if known is None or grant is None:
+                unknown = None if known is None else known.turned_away(epoch, trace.time)
                 if unknown is not None:
                     self._turn_away(exchange, trace, unknown, dialect)
                     return
-            if grant is None:
                 grant = await self._recognise(exchange, trace, entry, epoch)
+                known = Visit(entry, grant, epoch)
             trace.key_id, trace.tenant, trace.priority = grant.principal.id, grant.principal.tenant, grant.priority
-            if route.body is BodyKind.NONE:
+            if route.body is _NO_BODY:
                 _tell(exchange, trace, self._models(grant, entry, trace))
                 return
-            await self._infer(exchange, trace, grant, entry)
+            await self._infer(exchange, trace, grant, known)
         except GatewayError as error:
             self._answer_error(exchange, trace, error, dialect)
         except asyncio.CancelledError:
@@ -154,14 +161,13 @@ class Proxy:
         finally:
             self.observer.note(trace)
 
-    @property
     def _epoch(self) -> int | None:
         callers = self.callers.epoch
         return None if callers is None else callers + self.policies.epoch
 
     async def _recognise(self, exchange: Exchange, trace: Trace, entry: Entry, epoch: int | None) -> Grant:
         head, headers, peer, hops = exchange.head, exchange.headers, exchange.peer, self.limits.hops
-        kept = entry.route.body is not BodyKind.NONE
+        kept = entry.route.body is not _NO_BODY
         try:
             principal = await authenticate(head, self.callers, self.failures, peer, headers=headers, hops=hops)
         except Refusal as refusal:
@@ -182,42 +188,52 @@ class Proxy:
         else:
             self._answer_error(exchange, trace, too_many(wait), dialect)
 
-    async def _infer(self, exchange: Exchange, trace: Trace, grant: Grant, entry: Entry) -> None:
-        policy = self.policies.policy
-        request = await self._accept(exchange, trace, entry, policy.guards)
-        revision = await self._resolve(request.alias, grant)
+    async def _infer(self, exchange: Exchange, trace: Trace, grant: Grant, visit: Visit) -> None:
+        policy, route = self.policies.policy, visit.entry.route
+        limit = policy.guards.form_bytes if route.body is _FORM else policy.guards.json_bytes
+        body = exchange.whole_body(limit)
+        if body is None:
+            body = await self._await_body(exchange, trace, limit)
+        trace.request_bytes = len(body)
+        if grant.budgets:
+            turn_back(self.limiter, grant.budgets)
+        content_type = exchange.head.get(b"content-type", b"")
+        if len(body) <= _INLINE_ACCEPT:
+            request = accept(route, content_type, body, policy.guards)
+        else:
+            request = await self._accept_aside(route, content_type, body, policy.guards)
+        del body  # the request holds all of it that is needed
+        trace.stream = request.stream
+        way = visit.course
+        if way is None or not way.stands(request.alias, self.aliases.table, policy, grant):
+            way = await self._course(exchange, request.alias, policy, visit, grant)
+        access, revision = policy.access, way.revision
         trace.alias, trace.revision = revision.alias, revision.number
-        model = trace.model = self._choose(exchange, revision, grant, request)
+        model = trace.model = way.model or self._choose(exchange, revision, grant, request)
         trace.track = revision.track(model)
-        request = self._judge(request, revision.alias, model, grant, policy.guards)
-        taken = await self._admit(request, trace, grant, policy.access)
+        request = self._judge(request, way.mask, model, grant)
+        taken = None
+        if grant.budgets:
+            found = self._admit(request, trace, grant, access)
+            taken = found if isinstance(found, Taken) else await self._await_limits(found, trace)
         try:
-            salt = self._salt(grant, policy.guards)
-            choice = await self._consider(exchange, request, trace, salt)
-            order = self._order(request, model, salt, _shown(revision, taken))
+            if trace.request_bytes <= _INLINE_ACCEPT:
+                choice = self._consider(exchange, request, trace, way.salt)
+            else:
+                choice = await asyncio.to_thread(self._consider, exchange, request, trace, way.salt)
+            order = self._order(request, model, way.salt, _shown(way, taken))
             del request  # the order says what of it is kept while an engine answers
-            access = policy.access
             await self.dispatch.serve(exchange, order, trace, choice, lambda: _claim(order, trace, grant, access))
         finally:
             if taken is not None:
                 taken.settle(trace, gone=exchange.gone)
 
-    async def _accept(self, exchange: Exchange, trace: Trace, entry: Entry, guards: Guards) -> InferenceRequest:
-        route, clock = entry.route, self.clock
-        asked = clock()
+    async def _await_body(self, exchange: Exchange, trace: Trace, limit: int) -> bytes:
+        asked = self.clock()
         try:
-            is_form = route.body is BodyKind.MULTIPART
-            body = await exchange.body(guards.form_bytes if is_form else guards.json_bytes)
+            return await exchange.body(limit)
         finally:
-            trace.waited = clock() - asked
-        trace.request_bytes = len(body)
-        content_type = exchange.head.get(b"content-type", b"")
-        if len(body) <= _INLINE_ACCEPT:
-            request = accept(route, content_type, body, guards)
-        else:
-            request = await self._accept_aside(route, content_type, body, guards)
-        trace.stream = request.stream
-        return request
+            trace.waited = self.clock() - asked
 
     async def _accept_aside(self, route: Route, content_type: bytes, body: bytes, guards: Guards) -> InferenceRequest:
         """``accept`` in a thread, in turn.
@@ -229,6 +245,16 @@ class Proxy:
         parsing = asyncio.get_running_loop().run_in_executor(None, accept, route, content_type, body, guards)
         parsing.add_done_callback(lambda _: self.parses.release())
         return await asyncio.shield(parsing)
+
+    async def _course(self, exchange: Exchange, name: str, policy: Policy, visit: Visit, grant: Grant) -> Course:
+        """Where a name leads, kept for the connection's next request unless it is pinned."""
+        table = self.aliases.table
+        revision = await self._resolve(name, grant)
+        salt = self.salt(grant.principal.tenant)
+        found = course(name, table, policy, grant, revision=revision, salt=salt)
+        if revision is table.current.get(name):
+            exchange.keep(visit._replace(course=found))
+        return found
 
     async def _resolve(self, name: str, grant: Grant) -> Revision:
         """The revision that a name means to a caller: the current one, or the one that it is pinned to."""
@@ -243,16 +269,11 @@ class Proxy:
         return pinned
 
     def _choose(self, exchange: Exchange, revision: Revision, grant: Grant, request: InferenceRequest) -> str:
-        if len(revision.targets) == 1:
-            return revision.targets[0].model
         point = split_point(self.split_key, revision.alias, exchange.head, grant.principal, request)
         return choose_target(revision, point)
 
-    def _judge(
-        self, request: InferenceRequest, alias: str, model: str, grant: Grant, guards: Guards
-    ) -> InferenceRequest:
+    def _judge(self, request: InferenceRequest, mask: Mask | None, model: str, grant: Grant) -> InferenceRequest:
         """What depends on the alias, on its engine's context, or on what the tenant has sent before."""
-        mask = guards.mask(alias)
         if mask is not None:
             mask.judge(request)
             request = mask.bound(request)
@@ -262,12 +283,13 @@ class Proxy:
             self.schemas.admit(grant.principal.tenant, digest)
         return request
 
-    async def _admit(self, request: InferenceRequest, trace: Trace, grant: Grant, access: Access) -> Taken | None:
-        """What the request takes of the limits of who calls, before an engine sees it; ``None``: there are none."""
-        if not grant.budgets:
-            return None
+    def _admit(self, request: InferenceRequest, trace: Trace, grant: Grant, access: Access) -> Taken | Awaitable[Taken]:
+        """What the request takes of the limits of who calls, before an engine sees it."""
+        return admit(self.limiter, grant.budgets, reserve(request, trace.request_bytes, access.estimate))
+
+    async def _await_limits(self, asking: Awaitable[Taken], trace: Trace) -> Taken:
         asked = self.clock()
-        taken = await admit(self.limiter, grant.budgets, reserve(request, trace.request_bytes, access.estimate))
+        taken = await asking
         trace.waited += self.clock() - asked
         return taken
 
@@ -275,12 +297,13 @@ class Proxy:
         content_type, body = render(request, model=model, cache_salt=salt)
         if len(body) > _INLINE_ACCEPT:
             request = request._replace(payload={}, parts=())  # large, and every attempt sends the bytes
-        return Order(request, model, shown, content_type, body, self.limits.total, self.limits.answer_bytes)
+        limits = self.limits
+        parts = (request, model, shown, content_type, body, limits.total, limits.answer_bytes, None)
+        return _making(Order, parts)
 
-    async def _consider(self, exchange: Exchange, request: InferenceRequest, trace: Trace, salt: str | None) -> Choice:
+    def _consider(self, exchange: Exchange, request: InferenceRequest, trace: Trace, salt: str | None) -> Choice:
         """How a replica is to be chosen. A strategy may read the whole prompt, a large one in a thread."""
-        consider = partial(
-            self.balancer.consider,
+        return self.balancer.consider(
             request,
             trace.alias or "",
             trace.model or "",
@@ -289,11 +312,6 @@ class Proxy:
             tenant=trace.tenant or "",
             session=session_of(exchange.head),
         )
-        return consider() if trace.request_bytes <= _INLINE_ACCEPT else await asyncio.to_thread(consider)
-
-    def _salt(self, grant: Grant, guards: Guards) -> str | None:
-        """What keeps a tenant's prefixes apart in an engine's cache, where policy wants that."""
-        return self.salt(grant.principal.tenant) if guards.isolation == "tenant" else None
 
     # --- what the gateway answers by itself
 
@@ -338,11 +356,10 @@ class Proxy:
             self._answer_error(exchange, trace, Unavailable("draining", retry_after=5, close=True), dialect)
 
 
-def _shown(revision: Revision, taken: Taken | None) -> bytes:
+def _shown(way: Course, taken: Taken | None) -> bytes:
     """Header lines that are known before an engine answers: the revision, and what is left of the caller's limits."""
     standing = None if taken is None else taken.lease.standing
-    lines = b"x-gateway-alias: %b\r\n" % revision.label.encode()
-    return lines if standing is None else lines + rate_lines(standing)
+    return way.lines if standing is None else way.lines + rate_lines(standing)
 
 
 def _claim(order: Order, trace: Trace, grant: Grant, access: Access) -> Claim:

@@ -61,19 +61,14 @@ class EngineLink:
         self, path: str, content_type: bytes, body: bytes, request_id: str, *, total: float | None
     ) -> Awaitable[Answer]:
         """Send a request. Headers start from nothing: what an engine obeys in a header is never a client's to say."""
-        head = b"%bcontent-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n\r\n" % (
-            self._opening(path),
-            content_type,
-            len(body),
-            request_id.encode(),
-        )
-        return self.requests.request(head, body, total=total)
+        own = f"\r\ncontent-length: {len(body)}\r\nx-request-id: {request_id}\r\n\r\n".encode()
+        return self.requests.request(self._opening(path) + content_type + own, body, total=total)
 
     def _opening(self, path: str) -> bytes:
-        """The lines that are the same for every request on a route. Paths are the route table's, so they are few."""
+        """What is the same for every request on a route, up to its content type. Paths are the route table's: few."""
         opening = self._openings.get(path)
         if opening is None:
-            opening = b"POST %b HTTP/1.1\r\n%b" % (path.encode(), self._common)
+            opening = b"POST %b HTTP/1.1\r\n%bcontent-type: " % (path.encode(), self._common)
             self._openings[path] = opening
         return opening
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
 from gateway.fleet.breaker import may_eject
 from gateway.fleet.life import ROUTABLE, State
@@ -27,8 +26,8 @@ class Registry:
         self._policy = policy
         self._now = now
         self._listeners: list[Callable[[Transition], None]] = []
-        self._ready: Mapping[str, tuple[Replica, ...]] = MappingProxyType({})
-        self._lengths: Mapping[str, int] = MappingProxyType({})
+        self._ready: Mapping[str, tuple[Replica, ...]] = {}
+        self._lengths: Mapping[str, int] = {}
         self.replicas: tuple[Replica, ...] = ()
 
     def on_transition(self, listener: Callable[[Transition], None]) -> None:
@@ -78,14 +77,13 @@ class Registry:
             if replica.life.state in ROUTABLE:
                 for model in replica.seen.models:
                     ready.setdefault(model, []).append(replica)
-        self._ready = MappingProxyType({model: tuple(replicas) for model, replicas in ready.items()})
-        self._lengths = MappingProxyType(
-            {
-                model: min(lengths)
-                for model, replicas in ready.items()
-                if (lengths := [r.seen.max_model_len for r in replicas if r.seen.max_model_len is not None])
-            }
-        )
+        # No views of them: each request looks into both, which takes a view three times as long as a dict.
+        self._ready = {model: tuple(replicas) for model, replicas in ready.items()}
+        self._lengths = {
+            model: min(lengths)
+            for model, replicas in ready.items()
+            if (lengths := [r.seen.max_model_len for r in replicas if r.seen.max_model_len is not None])
+        }
 
     def bound(self, limit: Callable[[Replica], int]) -> None:
         """Have each replica's requests bounded by what ``limit`` says of it now."""

@@ -88,13 +88,8 @@ class TokenRing:
         self._refused: OrderedDict[bytes, _Refused] = OrderedDict()
         self._issuers: Mapping[str, _Issuer] = {}
         self._waiting = 0
-        self._epoch = 0
+        self.epoch = 0
         self.replace(issuers)
-
-    @property
-    def epoch(self) -> int:
-        """Moves whenever a principal that was found may no longer be one: new policies, or a key withdrawn."""
-        return self._epoch
 
     def lookup(self, presented: str) -> Principal | Miss | None:
         """The principal, ``None`` for what is known to be no good token, or ``MISS`` for what ``fetch`` must judge.
@@ -179,7 +174,7 @@ class TokenRing:
     def _forget(self, *, lost: bool) -> None:
         self._refused.clear()
         if lost:
-            self._epoch += 1
+            self.epoch += 1
             self._known.clear()
 
     def _find(self, presented: str) -> Principal | Miss | None:

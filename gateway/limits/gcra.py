@@ -62,7 +62,8 @@ def wait(ahead: float, units: int, figure: int, period: float) -> float:
 
 def excess(used: int, taken: int) -> int:
     """Units that were used beyond those taken (below 0: fewer), as far as an engine's count is to be believed."""
-    return min(max(used, 0) - taken, MOST_TOKENS)
+    more = (used if used > 0 else 0) - taken
+    return more if more < MOST_TOKENS else MOST_TOKENS
 
 
 def correct(tat: float, now: float, more: int, spaced: float) -> float:

@@ -15,6 +15,7 @@ from gateway.model import Budget, Limits
 
 # When a place becomes free cannot be known: a request ends when it ends.
 _PLACE_WAIT = 1.0
+_making = tuple.__new__  # a named tuple's own constructor takes three times as long
 
 
 class Used(Protocol):
@@ -72,22 +73,30 @@ def standing(budgets: Sequence[Budget], used: Sequence[Used], now: float) -> Sta
     """What is left of the tightest limits a minute; ``None`` when no budget has one."""
     requests = tokens = requests_left = tokens_left = None
     requests_reset = tokens_reset = 0.0
+    minute, grace = gcra.MINUTE, gcra.GRACE
+    # ``gcra.ahead`` and most of ``gcra.remaining`` are written out: every answer says this.
     for (_, limits), its in zip(budgets, used, strict=True):
         figure = limits.requests_per_minute
         if figure is not None:
-            ahead = gcra.ahead(its.requests, now)
-            left = gcra.remaining(ahead, figure, gcra.MINUTE)
+            tat = its.requests
+            ahead = tat - now if tat > now else 0.0
+            left = int((minute - ahead) * figure / minute + grace)
             if requests_left is None or left < requests_left:
                 requests, requests_left, requests_reset = figure, left, ahead
         figure = limits.tokens_per_minute
         if figure is not None:
-            ahead = gcra.ahead(its.tokens, now)
-            left = gcra.remaining(ahead, figure, gcra.MINUTE)
+            tat = its.tokens
+            ahead = tat - now if tat > now else 0.0
+            left = int((minute - ahead) * figure / minute + grace)
             if tokens_left is None or left < tokens_left:
                 tokens, tokens_left, tokens_reset = figure, left, ahead
     if requests is None and tokens is None:
         return None
-    return Standing(requests, requests_left, requests_reset, tokens, tokens_left, tokens_reset)
+    if requests_left is not None and requests_left < 0:
+        requests_left = 0
+    if tokens_left is not None and tokens_left < 0:
+        tokens_left = 0
+    return _making(Standing, (requests, requests_left, requests_reset, tokens, tokens_left, tokens_reset))
 
 
 def shared(limits: Limits, share: float) -> Limits:

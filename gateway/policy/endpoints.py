@@ -113,7 +113,7 @@ class EndpointReader:
         if "model" not in required:
             self._document.fault(where, "expected model in required: the gateway reads it")
         return EndpointGuard(
-            rules=MappingProxyType({name: rule for name, (rule, _, _) in built.items()}),
+            rules={name: rule for name, (rule, _, _) in built.items()},  # no view of it: it is asked for each member
             required=self._known(required, named, where),
             dropped=frozenset(name for name, (_, _, drop) in built.items() if drop),
             always=MappingProxyType(self._document.mapping(written.get("always", {}), f"{where}.always")),

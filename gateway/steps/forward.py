@@ -15,9 +15,9 @@ from gateway.errors import EngineFailure, EngineProtocolError
 from gateway.model import Endpoint, InferenceRequest
 from gateway.telemetry.trace import Trace, overhead
 from gateway.wire.exchange import Exchange, Flow
-from gateway.wire.mould import Cast, whole_chunks
+from gateway.wire.mould import Passage, whole_chunks
 from gateway.wire.reply import Reply, refusal, rename
-from gateway.wire.sse import SseScanner, StreamFault, StreamPlan
+from gateway.wire.sse import SseScanner, StreamFacts, StreamFault, StreamPlan
 from gateway.wire.upstream import Answer
 
 _ERROR_BODY = 64 * 1024
@@ -141,14 +141,12 @@ def _read_reply(body: bytes, media: bytes, request: InferenceRequest) -> Reply:
 
 def _lines(first: bytes, order: Order, trace: Trace, now: float) -> bytes:
     added = trace.overhead = overhead(trace, now)
-    request_id = trace.request_id.encode()
-    return b"%b%bx-request-id: %b\r\nx-gateway-overhead-ms: %.3f\r\nx-gateway-queue-ms: %.3f\r\n" % (
-        first,
-        order.shown,
-        request_id,
-        added * 1e3,
-        trace.queued * 1e3,
+    queued = f"{trace.queued * 1e3:.3f}" if trace.queued else "0.000"
+    own = (
+        f"x-request-id: {trace.request_id}\r\nx-gateway-overhead-ms: {added * 1e3:.3f}\r\n"
+        f"x-gateway-queue-ms: {queued}\r\n"
     )
+    return first + order.shown + own.encode()
 
 
 def stream_lines(order: Order, trace: Trace) -> bytes:
@@ -173,7 +171,7 @@ async def _relay_stream(
         answer.pipe(relay, relay.shortcut)
         await relay.done
     finally:
-        facts = relay.scanner.facts
+        facts = relay.facts()
         trace.events, trace.last_event = facts.events, relay.last_event(clock)
         trace.response_bytes, trace.first_bytes = relay.sent_bytes, relay.first_bytes
         trace.usage, trace.finish = facts.usage, facts.finish
@@ -205,7 +203,8 @@ class StreamRelay:
         self._write = exchange.write
         self._begin = begin
         self._begun = False
-        self._cast: Cast = lambda data: None
+        self._pass_on = exchange.pass_on
+        self._passage: Passage | None = None
         self._loop = asyncio.get_running_loop()
         self._ended = 0.0
         self._over = False
@@ -215,6 +214,8 @@ class StreamRelay:
         """Bytes of the engine's stream."""
         if self._over:
             return
+        if self._passage is not None:
+            self._count_passed()
         try:
             shown = self._scan(data)
         except StreamFault as fault:
@@ -232,35 +233,45 @@ class StreamRelay:
         """What may take whole chunks of the body, framing and all, until the next call of ``feed``; it returns whether
         it did.
 
-        An ordinary chunk then costs half of what it costs through the parser, ``feed`` and the scanner.
+        An ordinary chunk then costs less than half of what it costs through the parser, ``feed`` and the scanner.
         """
-        cast = self.scanner.framed
-        if cast is None or not self._begun or self._over:
+        passage = self.scanner.framed
+        if passage is None or not self._begun or self._over:
             return None
-        self._cast = cast
-        return self._take
+        self._passage, cast, pass_on = passage, passage.cast, self._pass_on
 
-    def _take(self, data: bytes) -> bool:
-        shown = self._cast(data)
-        if shown is None:
-            return self._take_several(data)
-        self.scanner.facts.events += 1
-        self.sent_bytes += len(shown)
-        self._write(shown)
-        return True
+        def take(data: bytes) -> bool:
+            shown = cast(data)
+            if shown is None:
+                return self._take_several(data, passage)
+            pass_on(shown)
+            return True
 
-    def _take_several(self, data: bytes) -> bool:
+        return take
+
+    def _take_several(self, data: bytes, passage: Passage) -> bool:
         chunks = whole_chunks(data)
         if chunks is None:
             return False
-        shown = [event for event in map(self._cast, chunks) if event is not None]
+        self._count_passed()
+        shown = [chunk for chunk in map(passage.cast, chunks) if chunk is not None]
         if len(shown) < len(chunks):
+            passage.counted()  # not sent: all of it is read in the usual way
             return False
-        self.scanner.facts.events += len(shown)
-        body = b"".join(shown)
-        self.sent_bytes += len(body)
-        self._write(body)
+        self._pass_on(b"".join(shown))
         return True
+
+    def facts(self) -> StreamFacts:
+        """What the stream has said so far."""
+        self._count_passed()
+        return self.scanner.facts
+
+    def _count_passed(self) -> None:
+        """Count what went past the scanner."""
+        if self._passage is not None:
+            events, size = self._passage.counted()
+            self.scanner.facts.events += events
+            self.sent_bytes += size
 
     def _show(self, shown: bytes) -> None:
         if not self._begun:

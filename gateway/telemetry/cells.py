@@ -48,6 +48,15 @@ class Histogram:
             cell = self._cells[labels] = HistogramCell(self._bounds)
         return cell
 
+    def observe(self, labels: tuple[str, ...], value: float) -> None:
+        """Count a value in the cell of these label values."""
+        cell = self._cells.get(labels)
+        if cell is None:
+            cell = self.at(*labels)
+        # As the cell's own method does, without the call.
+        cell.counts[bisect_left(cell.bounds, value)] += 1
+        cell.sum += value
+
     def collect(self) -> Iterable[Metric]:
         """The family as the library wants it: cumulative buckets."""
         family = HistogramMetricFamily(self.name, self._meaning, labels=self._labels)

@@ -27,21 +27,24 @@ class LineWriter:
         self._queue: deque[bytes] = deque()
         self._wake = threading.Event()
         self._closing = threading.Event()
+        self._closed = self._told = False  # what the events say, without asking them for each record
         self.dropped = 0
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self._thread.start()
 
     def write(self, record: dict[str, Any]) -> None:
         """Queue one record."""
-        if len(self._queue) >= self._capacity or self._closing.is_set():
+        if len(self._queue) >= self._capacity or self._closed:
             self.dropped += 1
             return
         self._queue.append(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
-        if not self._wake.is_set():
+        if not self._told:
+            self._told = True
             self._wake.set()
 
     def close(self, timeout: float = 2.0) -> None:
         """Stop the thread."""
+        self._closed = True
         self._closing.set()
         self._wake.set()
         self._thread.join(timeout)
@@ -52,6 +55,7 @@ class LineWriter:
         while not self._closing.is_set():
             self._wake.wait()
             self._wake.clear()
+            self._told = False
             self._drain()
             # Lets lines gather. Each waking of this thread takes the interpreter's lock from the event loop some times.
             self._closing.wait(self._pause)

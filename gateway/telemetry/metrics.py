@@ -105,25 +105,25 @@ class Metrics:
 
     def observe(self, trace: Trace) -> None:
         """Count a finished request."""
-        operation = OPERATIONS.get(trace.endpoint, trace.endpoint)
-        alias = trace.alias or ""
+        alias, error = trace.alias, trace.error
         self.requests.add(trace.endpoint, str(trace.status))
-        if trace.error is not None:
-            self.refusals.add(trace.error)
+        if error is not None:
+            self.refusals.add(error)
         if trace.overhead_ms is not None:
-            self.overhead.at(trace.endpoint).observe(trace.overhead_ms / 1e3)
-        if trace.alias is None:
+            self.overhead.observe((trace.endpoint,), trace.overhead_ms / 1e3)
+        if alias is None:
             return
+        operation = OPERATIONS.get(trace.endpoint, trace.endpoint)
         self.revisions.observe(trace)
-        self.duration.at(operation, alias, trace.error or "").observe(trace.duration_ms / 1e3)
+        self.duration.observe((operation, alias, error or ""), trace.duration_ms / 1e3)
         if trace.ttft_ms is not None:
-            self.first_token.at(operation, alias).observe(trace.ttft_ms / 1e3)
+            self.first_token.observe((operation, alias), trace.ttft_ms / 1e3)
         if trace.tpot_ms is not None:
-            self.per_token.at(operation, alias).observe(trace.tpot_ms / 1e3)
+            self.per_token.observe((operation, alias), trace.tpot_ms / 1e3)
         if trace.prompt_tokens is not None:
-            self.tokens.at(operation, alias, "input").observe(trace.prompt_tokens)
+            self.tokens.observe((operation, alias, "input"), trace.prompt_tokens)
         if trace.completion_tokens is not None:
-            self.tokens.at(operation, alias, "output").observe(trace.completion_tokens)
+            self.tokens.observe((operation, alias, "output"), trace.completion_tokens)
 
     def collect(self) -> Iterable[Metric]:
         """All families, for the library's registry."""

@@ -101,7 +101,8 @@ class Answer:
 
     async def read(self, limit: int) -> bytes:
         """The whole body. Raises ``EngineFailure``; a body over ``limit`` bytes is an ``EngineProtocolError``."""
-        await self._gather(limit)
+        if not self._complete:
+            await self._gather(limit)
         if self._error is not None:
             raise self._error
         if self.received > limit:
@@ -181,12 +182,25 @@ class Answer:
             return self.received <= self._limit
         return self._connection is not None and self.received <= self._connection.limits.unread_bytes
 
+    def give(self, body: bytes) -> None:
+        """The whole body at once: what ``feed`` and ``end`` would do."""
+        if self._sink is not None:
+            if body:
+                self.feed(body)
+            self.end()
+            return
+        self.received, self._complete = len(body), True
+        self._unread.append(body)
+        if self._waiter is not None:
+            self._wake()
+
     def end(self) -> None:
         """The body is complete."""
         self._complete = True
         if self._sink is not None:
             self._sink.end()
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def fail(self, error: EngineFailure) -> None:
         """The body will not become complete."""

@@ -7,6 +7,8 @@ requests are not served: the answer in hand says ``connection: close``, which HT
 States of a connection: it waits for a head, receives and handles one exchange, then waits again. A last answer that
 came before the client had said everything is followed by a moment of lingering: closing on unread bytes would reset
 the answer away. No verdict depends on how the client's bytes were cut into segments.
+
+A request whose head is the one before, but for its length (``Kept``), is not parsed: the parser stays between two.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import cast
 
 import httptools
@@ -23,10 +24,9 @@ import httptools
 from gateway.errors import Refusal
 from gateway.wire.deadline import NEVER
 from gateway.wire.inbound import UNREAD_WINDOW, Inbound, InboundContext
-from gateway.wire.kept import Kept
+from gateway.wire.kept import Memory
 from gateway.wire.worker import Worker
 
-_STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
 _PIECE = 16 * 1024  # how far the framing of a chunked body may run ahead of its bounds
 _LINGER_SECONDS = 2.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -53,12 +53,9 @@ class Connection(asyncio.Protocol):
         self._surplus_bytes = 0
         self._body_started = 0.0
         self._unsent = math.inf
-        self._close_after = False
-        self._distrusted = False
-        self._ending = False
-        self._reading = True
-        self._writable = True
-        self._kept: Kept | None = None
+        self._close_after = self._distrusted = self._ending = False
+        self._reading = self._writable = True
+        self._memory = Memory(limits.head_bytes)
 
     # --- the event loop's side
 
@@ -103,15 +100,40 @@ class Connection(asyncio.Protocol):
         """Bytes from the client."""
         if self._ending:
             return
-        if self._exchange is not None and self._exchange.complete:
+        exchange = self._exchange
+        if exchange is not None and exchange.complete:
             self._note_surplus(len(data))
-            return
-        if not self._raw_bytes:
-            self.deadline = self.context.loop.time() + self._limits.head_timeout
-        if self._raw_bytes + len(data) <= self._free_bytes:
-            self._feed(data)
+        elif exchange is not None and exchange.owed:
+            self._take_body(exchange, data)
+        elif self._raw_bytes:
+            self._parse(data)
+        elif start := self._memory.body_at(data):
+            self._begin_again(data, start)
         else:
-            self._feed_bounded(data)
+            self.deadline = self.context.loop.time() + self._limits.head_timeout
+            self._parse(data)
+            self._memory.note(self._exchange if self._head_done else None, data)
+
+    def _begin_again(self, data: bytes, start: int) -> None:
+        """The head of the request before has come again, and the body from ``start`` on."""
+        exchange = self._exchange = Inbound(self, time.perf_counter())
+        self._memory.lend(exchange)
+        self._head_done, self._raw_bytes = True, start
+        self._worker.take(exchange)
+        self._take_body(exchange, data[start:])
+        if exchange.owed:
+            self._body_started = self.context.loop.time()
+            self.deadline = self._body_started + self._limits.body_timeout
+
+    def _take_body(self, exchange: Inbound, data: bytes) -> None:
+        """Bytes of a body whose length is known. What is behind it is the parser's to judge."""
+        behind = exchange.take(data)
+        if exchange.complete:
+            self.deadline = NEVER
+            if behind:
+                self._feed(behind)
+        elif exchange.unread():
+            self._pause()
 
     def _feed(self, data: bytes) -> bool:
         """Parse bytes; returns whether the request goes on."""
@@ -127,8 +149,11 @@ class Connection(asyncio.Protocol):
             return False
         return self._exchange is None or not self._exchange.complete
 
-    def _feed_bounded(self, data: bytes) -> None:
-        """Parse bytes in pieces, so that each bound holds at the same byte whatever a read happens to bring."""
+    def _parse(self, data: bytes) -> None:
+        """Parse bytes, many in pieces, so that each bound holds at the same byte whatever a read happens to bring."""
+        if self._raw_bytes + len(data) <= self._free_bytes:
+            self._feed(data)
+            return
         start = 0
         while start < len(data):
             size = self._next_piece(len(data))
@@ -196,9 +221,7 @@ class Connection(asyncio.Protocol):
         self._head_done = True
         exchange.method = self._parser.get_method().decode("ascii")
         exchange.version = self._parser.get_http_version()
-        head = exchange.head = dict(exchange.headers)
-        if self._kept is not None and self._kept.matches(exchange, head):
-            exchange.familiar = self._kept.value
+        exchange.head = dict(exchange.headers)
         self._body_started = self.context.loop.time()
         self.deadline = self._body_started + self._limits.body_timeout
         self._worker.take(exchange)
@@ -270,7 +293,7 @@ class Connection(asyncio.Protocol):
 
     def keep(self, exchange: Inbound, value: object) -> None:
         """Keep a value for the next exchange with the same head."""
-        self._kept = Kept(exchange, value)
+        self._memory.keep(exchange, value)
 
     def want_body(self, exchange: Inbound) -> None:
         """The handler waits for the body."""
@@ -310,22 +333,11 @@ class Connection(asyncio.Protocol):
 
     # --- answers
 
-    def send_head(
-        self,
-        exchange: Inbound,
-        status: int,
-        lines: bytes,
-        framing: bytes,
-        body: bytes = b"",
-    ) -> None:
-        """Write a status line and header lines, ending with those that frame the body, and what there is of it."""
+    def closes_after(self, exchange: Inbound) -> bool:
+        """Whether the answer that begins now is the connection's last."""
         if self.context.draining or not exchange.complete:
             self._close_after = True
-        close = b"connection: close\r\n" if self._close_after else b""
-        shown = body if exchange.method != "HEAD" else b""
-        self._transport.write(
-            b"".join((_STATUS_LINES[status], self.context.clock.date_line(), lines, close, framing, shown))
-        )
+        return self._close_after
 
     def distrust(self) -> None:
         """Read nothing more from this client as a request: the answer in hand is the connection's last."""
@@ -350,7 +362,8 @@ class Connection(asyncio.Protocol):
         """Read the next request, but not of a client that has yet to read its answers: they would pile up."""
         if self._writable:
             self.deadline = self.context.loop.time() + self._limits.idle_timeout
-            self._resume()
+            if not self._reading:
+                self._resume()
         else:
             self._pause()
 

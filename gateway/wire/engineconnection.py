@@ -12,18 +12,22 @@ import httptools
 from gateway.errors import EngineFailure, EngineProtocolError, EngineReset, EngineTimeout
 from gateway.wire.answer import Answer, Take, UpstreamLimits
 from gateway.wire.deadline import NEVER, Sweeper
+from gateway.wire.samehead import Opening, opening
 
 _NO_BODY = frozenset({204, 304})
 _FRAMING = (b"content-length", b"transfer-encoding")
 _MAX_INTERIM = 4
+_JOINED = 64 * 1024  # a smaller body is sent with its head
 
 
 class Home(Protocol):
-    """The pool that a connection belongs to."""
+    """The pool that a connection belongs to. ``opening`` was learned by one of its connections at ``learned_at``."""
 
     loop: asyncio.AbstractEventLoop
     limits: UpstreamLimits
     sweeper: Sweeper
+    opening: Opening | None
+    learned_at: float
 
     def watch(self, connection: EngineConnection) -> None:
         """A connection has been made: its deadlines count from here on."""
@@ -51,7 +55,6 @@ class EngineConnection(asyncio.Protocol):
     def __init__(self, pool: Home) -> None:
         self.loop = pool.loop
         self.limits = pool.limits
-        self._idle = pool.limits.idle
         self._sweeper = pool.sweeper
         self.heard = -math.inf  # when a byte of an answer's body last came, in the loop's seconds
         self.deadline = NEVER
@@ -65,17 +68,12 @@ class EngineConnection(asyncio.Protocol):
         self.on_body: Callable[[bytes], None] = self._body.append
         self._parser = httptools.HttpResponseParser(self)
         self._pieces = 0
+        self._owed = 0  # bytes of a body that does not go through the parser
         self._take: Take | None = None
-        self._chunk_ended = False
-        self._ended = False
-        self._interim = 0
-        self._head_bytes = 0
-        self._bare_bytes = 0
-        self._bare_since = 0
+        self._chunk_ended = self._ended = self._reusable = self._paused = False
+        self._interim = self._head_bytes = self._bare_bytes = self._bare_since = 0
         self._total_at = NEVER
         self._whole: int | None = None
-        self._reusable = False
-        self._paused = False
         self._given_up: EngineFailure | None = None
         self.once = False  # it serves one request alone
         self.lost = False
@@ -84,33 +82,40 @@ class EngineConnection(asyncio.Protocol):
     # --- one request
 
     async def send(self, head: bytes, body: bytes, total_at: float, whole: int | None = None) -> Answer:
-        """Send a request; returns when the answer's head has come. Raises ``EngineFailure``.
-
-        ``total_at`` is when the whole answer must be there, in the loop's seconds. With ``whole``, returns only when
-        the answer is, or is longer than so many bytes, or has failed behind its head.
-        """
+        """Send a request; returns when the answer's head has come. Raises ``EngineFailure``; see ``begin``."""
         if self.lost:
             raise self._given_up or EngineReset()
-        self.virgin = True
-        self._headers = []
-        self._body.clear()
-        self._ended = self._reusable = self._chunk_ended = False
-        self._interim = self._head_bytes = self._bare_bytes = 0
-        self._total_at = total_at
-        self._whole = whole
-        self.deadline = min(self.loop.time() + self.limits.first_byte, total_at)
-        answered: asyncio.Future[Answer] = self.loop.create_future()
-        self._head = answered
+        answered = self.begin(head, body, total_at, whole)
         try:
-            self._transport.write(head + body if len(body) < 65536 else head)
-            if len(body) >= 65536:
-                self._transport.write(body)
             return await answered
         except asyncio.CancelledError:
-            if answered.done() and not answered.cancelled():
-                answered.exception()  # seen; nobody is left to raise it to
-            self.abort()
+            self.abandon(answered)
             raise
+
+    def begin(self, head: bytes, body: bytes, total_at: float, whole: int | None = None) -> asyncio.Future[Answer]:
+        """Send a request on a connection that is not lost. Who stops waiting for the answer's head says ``abandon``.
+
+        ``total_at`` is when the whole answer must be there, in the loop's seconds. With ``whole``, the answer is given
+        only when it is there, or is longer than so many bytes, or has failed behind its head.
+        """
+        self.virgin = True
+        self._ended = self._reusable = False
+        self._head_bytes = self._owed = 0
+        self._total_at = total_at
+        self._whole = whole
+        first = self.loop.time() + self.limits.first_byte
+        self.deadline = first if first < total_at else total_at
+        self._head = answered = self.loop.create_future()
+        self._transport.write(head + body if len(body) < _JOINED else head)
+        if len(body) >= _JOINED:
+            self._transport.write(body)
+        return answered
+
+    def abandon(self, answered: asyncio.Future[Answer]) -> None:
+        """Nobody waits for the answer any more: the connection is closed."""
+        if answered.done() and not answered.cancelled():
+            answered.exception()  # seen; nobody is left to raise it to
+        self.abort()
 
     def release(self, *, clean: bool) -> None:
         """The answer's holder is done with it."""
@@ -171,13 +176,17 @@ class EngineConnection(asyncio.Protocol):
         exact to one sweep then.
         """
         take = self._take
-        if take is not None and take(data):
-            self._bare_bytes = 0
-            self.heard = self._sweeper.now
-            return
-        self._take = None
-        if self.lost or self._ended or self._answer is None:
+        if take is not None:
+            if take(data):
+                self.heard = self._sweeper.now
+                return
+            self._take, self._bare_bytes = None, 0
+        answer = self._answer
+        if self.lost or self._ended or answer is None:
             self._begin(data)
+            return
+        if self._owed:
+            self._take_body(answer, data)
             return
         try:
             self._parser.feed_data(data)
@@ -203,6 +212,16 @@ class EngineConnection(asyncio.Protocol):
             self.abort()  # nothing was asked: these bytes would be taken for the next answer
             return
         self.virgin = False
+        if not self._head_bytes:
+            known = self._pool.opening
+            if known is not None and (start := known.body_at(data)):
+                self._owed = known.length
+                self._take_body(self._answered(known.status, known.headers), data[start:])
+                return
+            self._headers = []
+            self._body.clear()
+            self._chunk_ended = False
+            self._interim = self._bare_bytes = 0
         self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -210,9 +229,34 @@ class EngineConnection(asyncio.Protocol):
             self._spoilt()
             return
         if self._answer is not None:
+            if self._pool.learned_at != self._sweeper.now:
+                self._learn(self._answer, data)
             self._deliver()
         elif self._head_bytes > self.limits.head_bytes:
             self._fail(EngineProtocolError())
+
+    def _learn(self, answer: Answer, data: bytes) -> None:
+        """Have the next answer's head known again, if this one is all of ``data`` or stands before some of its body.
+
+        At most once for each sweep: where every head is another, looking for what is the same is for nothing.
+        """
+        found = opening(data, sum(map(len, self._body)), answer.status, self._headers)
+        if found is not None:
+            self._pool.opening, self._pool.learned_at = found, self._sweeper.now
+
+    def _take_body(self, answer: Answer, data: bytes) -> None:
+        """Bytes of a body whose length is known: the parser stays where it is, between two answers."""
+        left = self._owed - len(data)
+        if left < 0:
+            self.lost = True  # bytes behind the answer: it stands, the connection does not
+            data, left = data[:left], 0
+        self._owed = left
+        self._ended = self._reusable = not left
+        if left or answer.received:
+            self._hand_on(answer, data)
+        else:
+            self.heard, self.deadline = self.loop.time(), NEVER
+            answer.give(data)
 
     def _spoilt(self) -> None:
         """Bytes that are no HTTP have come: what stands before them counts."""
@@ -240,12 +284,15 @@ class EngineConnection(asyncio.Protocol):
         body = self._body
         if self._ended:
             del body[self._pieces :]  # what came behind the end is of another answer
-        if body:
-            data = body[0] if len(body) == 1 else b"".join(body)
-            body.clear()
+        data = body[0] if len(body) == 1 else b"".join(body)
+        body.clear()
+        self._hand_on(answer, data)
+
+    def _hand_on(self, answer: Answer, data: bytes) -> None:
+        if data:
             self.heard = self.loop.time()
             if not self._ended and not self._paused:
-                silent = self.heard + self._idle
+                silent = self.heard + self.limits.idle
                 self.deadline = silent if silent < self._total_at else self._total_at
             if not answer.feed(data):
                 self.pause()
@@ -267,7 +314,7 @@ class EngineConnection(asyncio.Protocol):
 
     def on_deadline(self, now: float) -> None:
         """A deadline passed, unless it is one of silence and something was heard; in the pool, its time is over."""
-        silent = min(self.heard + self._idle + self._sweeper.interval, self._total_at)
+        silent = min(self.heard + self.limits.idle + self._sweeper.interval, self._total_at)
         if self._take is not None and not self._paused and silent > now:
             self.deadline = silent
             return
@@ -311,13 +358,18 @@ class EngineConnection(asyncio.Protocol):
             return
         if not self._framed(status) or self._head_too_large():
             raise EngineProtocolError
-        self._answer = Answer(self, status, self._headers)
+        self._answered(status, self._headers)
+
+    def _answered(self, status: int, headers: list[tuple[bytes, bytes]]) -> Answer:
+        """The head of the answer has come."""
+        answer = self._answer = Answer(self, status, headers)
         head, self._head = self._head, None
         if head is not None and not head.done():
             if self._whole is None:
-                head.set_result(self._answer)
+                head.set_result(answer)
             else:
-                self._answer.gather(self._whole, head)
+                answer.gather(self._whole, head)
+        return answer
 
     def _framed(self, status: int) -> bool:
         """Whether the body's end is marked in exactly one way; an end by closing cannot be told from a cut."""

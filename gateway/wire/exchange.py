@@ -64,12 +64,16 @@ class Exchange(Protocol):
     def familiar(self) -> object | None:
         """What was given to ``keep`` by the request before on this connection, if its head was the same as this one's.
 
-        Same is: method, target, version and every header, the value of content-length apart.
+        Same is: byte for byte, the digits of content-length apart. A head without content-length is never the same.
         """
         ...
 
     def keep(self, value: object) -> None:
-        """Keep what was learned from this head, which has no repeated header, for the connection's next request."""
+        """Keep what was learned from this head for the connection's next request."""
+        ...
+
+    def whole_body(self, limit: int) -> bytes | None:
+        """``body`` without waiting; ``None``: it has yet to come, and is to be waited for."""
         ...
 
     async def body(self, limit: int) -> bytes:
@@ -90,6 +94,10 @@ class Exchange(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send some of the body; never waits."""
+        ...
+
+    def pass_on(self, chunks: bytes) -> None:
+        """Send some of the body as whole chunks of a chunked body, framing and all; never waits."""
         ...
 
     def finish(self) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from http import HTTPStatus
 from typing import Protocol
 
 from gateway.errors import GatewayError, Refusal, Unavailable
@@ -18,6 +19,7 @@ Handler = Callable[["Inbound"], Awaitable[None]]
 # Answers a fault found before a handler runs: error -> (header lines, body).
 RenderFault = Callable[[GatewayError], tuple[bytes, bytes]]
 
+_STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
 _SIZE_LINES = tuple(b"%x\r\n" % size for size in range(1024))  # formatting one takes more code than all of write
 UNREAD_WINDOW = 256 * 1024  # body bytes held before a handler asks for the body
 
@@ -74,8 +76,8 @@ class Line(Protocol):
         """The handler waits for the body."""
         ...
 
-    def send_head(self, exchange: Inbound, status: int, lines: bytes, framing: bytes, body: bytes = b"") -> None:
-        """Write a status line and header lines, ending with those that frame the body, and what there is of it."""
+    def closes_after(self, exchange: Inbound) -> bool:
+        """Whether the answer that begins now is the connection's last."""
         ...
 
     def distrust(self) -> None:
@@ -122,24 +124,29 @@ class InboundContext:
 
 
 class Inbound:
-    """One request and its answer: the server's ``Exchange``."""
+    """One request and its answer: the server's ``Exchange``.
+
+    ``finished``: the answer has been written to its end, or given up. ``owed``: bytes of the body that are yet to
+    come, where no parser says when it ends.
+    """
 
     __slots__ = (
         "_body",
         "_body_error",
         "_body_waiter",
-        "_finished",
         "_held",
         "_limit",
         "_line",
         "arrived",
         "complete",
         "familiar",
+        "finished",
         "flow",
         "gone",
         "head",
         "headers",
         "method",
+        "owed",
         "peer",
         "received",
         "started",
@@ -154,7 +161,7 @@ class Inbound:
         self._body_error: GatewayError | None = None
         self._held = 0
         self._limit: int | None = None
-        self._finished = False
+        self.finished = False
         self.arrived = arrived
         self.method = ""
         self.target = b""
@@ -162,7 +169,7 @@ class Inbound:
         self.headers: list[tuple[bytes, bytes]] = []
         self.head: Mapping[bytes, bytes] = {}
         self.peer = line.peer
-        self.received = 0
+        self.received = self.owed = 0
         self.complete = False
         self.familiar: object | None = None
         self.started = False
@@ -177,6 +184,13 @@ class Inbound:
     def keep(self, value: object) -> None:
         """See ``Exchange.keep``."""
         self._line.keep(self, value)
+
+    def whole_body(self, limit: int) -> bytes | None:
+        """See ``Exchange.whole_body``."""
+        if self._body_error is not None or not self.complete or self.received > limit:
+            return None
+        body, self._body = bytes(self._body), b""
+        return body
 
     async def body(self, limit: int) -> bytes:
         """See ``Exchange.body``."""
@@ -197,7 +211,7 @@ class Inbound:
         """Bytes of the body have come. A body in one piece is not copied; one in crumbs costs no more than its size."""
         size = len(data)
         self.received += size
-        if self._body_error is not None or self._finished or self.gone:
+        if self._body_error is not None or self.finished or self.gone:
             return
         if not self._line.context.bodies.take(size):
             self.fail_body(Unavailable("overloaded", retry_after=1, close=True))
@@ -211,6 +225,19 @@ class Inbound:
             self._body += data
         if self._limit is not None and self.received > self._limit:
             self.fail_body(Refusal("body_too_large", close=True))
+
+    def take(self, data: bytes) -> bytes:
+        """Bytes of a body of which ``owed`` have yet to come; what is behind it."""
+        left = self.owed - len(data)
+        if left < 0:
+            self.take(data[:left])
+            return data[left:]
+        self.owed = left
+        if data:
+            self.feed(data)
+        if not left:
+            self.end_body()
+        return b""
 
     def end_body(self) -> None:
         """The body is complete."""
@@ -254,7 +281,8 @@ class Inbound:
         self.started = True
         if close:
             self._line.distrust()
-        self._line.send_head(self, status, lines, b"content-length: %d\r\n\r\n" % len(body), body)
+        shown = body if self.method != "HEAD" else b""
+        self._send_head(status, lines, b"content-length: %d\r\n\r\n" % len(body), shown)
         self._end()
 
     def start(self, status: int, lines: bytes, flow: Flow) -> None:
@@ -263,35 +291,41 @@ class Inbound:
             return
         self.started = True
         self.flow = flow
-        self._line.send_head(self, status, lines, b"transfer-encoding: chunked\r\n\r\n")
+        self._send_head(status, lines, b"transfer-encoding: chunked\r\n\r\n")
+
+    def _send_head(self, status: int, lines: bytes, framing: bytes, body: bytes = b"") -> None:
+        """Write a status line and header lines, ending with those that frame the body, and what there is of it."""
+        line = self._line
+        close = b"connection: close\r\n" if line.closes_after(self) else b""
+        line.send(b"".join((_STATUS_LINES[status], line.context.clock.date_line(), lines, close, framing, body)))
 
     def write(self, data: bytes) -> None:
         """See ``Exchange.write``. An empty write sends nothing: an empty chunk would end the body."""
-        if data and not self.gone and not self._finished:
+        if data and not self.gone and not self.finished:
             size = len(data)
             line = _SIZE_LINES[size] if size < len(_SIZE_LINES) else b"%x\r\n" % size
             self._line.send(line + data + b"\r\n")
 
+    def pass_on(self, chunks: bytes) -> None:
+        """See ``Exchange.pass_on``."""
+        if not self.gone and not self.finished:
+            self._line.send(chunks)
+
     def finish(self) -> None:
         """See ``Exchange.finish``."""
-        if not self.gone and not self._finished:
+        if not self.gone and not self.finished:
             self._line.send(b"0\r\n\r\n")
             self._end()
 
     def abort(self) -> None:
         """See ``Exchange.abort``."""
-        self._finished = True
+        self.finished = True
         self.flow = None
         self._let_go()
         self._line.abort()
 
     def _end(self) -> None:
-        self._finished = True
+        self.finished = True
         self.flow = None
         self._let_go()
         self._line.answered(self)
-
-    @property
-    def finished(self) -> bool:
-        """Whether the answer has been written to its end, or given up."""
-        return self._finished

@@ -6,15 +6,17 @@ a JSON string every quote is escaped, so raw bytes such as ``"finish_reason"`` c
 
 There are two. ``mould`` takes any one event. ``framed_mould`` takes what one read from an engine most often is, a whole
 chunk of a chunked body that holds one event with one piece of text, so that neither the HTTP parser nor the cutting of
-events is needed. It is written for few and common operations: between two chunks the kernel's own code passes through
-the caches, and a chunk costs what its instructions cost to fetch again. ``x in data`` with bytes for ``x`` is avoided:
-it raises and drops a ``TypeError`` inside (1,800 instructions, CPython 3.11 to 3.13).
+events is needed; what it gives is a whole chunk again. It is written for few and common operations: between two chunks
+the kernel's own code passes through the caches, and a chunk costs what its instructions cost to fetch again.
+``x in data`` with bytes for ``x`` is avoided: it raises and drops a ``TypeError`` inside (1,800 instructions, CPython
+3.11 to 3.13).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 Cast = Callable[[bytes], bytes | None]
 
@@ -25,6 +27,14 @@ _TEXT = re.compile(rb'"(?:content|text|reasoning|reasoning_content)":"((?:[^"\\]
 _CHUNK_END = b"\n\n\r\n"  # of the event, then of the chunk
 _MOST_BYTES = 4096  # of an event that is learned from
 _MOST_SIZES = 64
+
+
+class Passage(NamedTuple):
+    """The mould of a whole chunk. ``counted`` gives how many events have been cast since it was last asked, and their
+    bytes."""
+
+    cast: Cast
+    counted: Callable[[], tuple[int, int]]
 
 
 def mould(event: bytes, needle: bytes, swapped: bytes) -> Cast | None:
@@ -50,11 +60,11 @@ def mould(event: bytes, needle: bytes, swapped: bytes) -> Cast | None:
     return cast
 
 
-def framed_mould(event: bytes, needle: bytes, swapped: bytes) -> Cast | None:
+def framed_mould(event: bytes, needle: bytes, swapped: bytes) -> Passage | None:
     """As ``mould``, for an event that ``mould`` takes, when it stands alone in a whole chunk of a chunked body.
 
-    The cast takes the chunk with its size line and gives the event, or ``None`` for anything else. The text in it must
-    be printable, which rules out line ends and what is not UTF-8.
+    The cast takes the chunk with its size line and gives the one to be shown, or ``None`` for anything else. Its text
+    must be printable, which rules out line ends.
     """
     text = _TEXT.search(event) if len(event) <= _MOST_BYTES else None
     if text is None or event.find(needle) > text.start():
@@ -64,29 +74,43 @@ def framed_mould(event: bytes, needle: bytes, swapped: bytes) -> Cast | None:
         return None
     shown, behind = head.replace(needle, swapped), -len(tail)
     long = len(head) + len(tail) + len(_REASON)  # a shorter chunk has no room for a finish reason in its text
-    fronts: dict[int, bytes] = {}
+    fronts: dict[int, tuple[bytes, int, bytes, int]] = {}
+    events = passed = 0
 
-    def learn(size: int) -> bytes:
+    def learn(size: int) -> tuple[bytes, int, bytes, int]:
+        """How a chunk of this size begins, for how many bytes, how the one to be shown does, and its event's size."""
         if len(fronts) >= _MOST_SIZES:
             fronts.clear()
-        front = fronts[size] = size_line(size) + head
-        return front
+        line = size_line(size)
+        length = size - len(line) - 2 + len(shown) - len(head)
+        known = fronts[size] = line + head, len(line) + len(head), b"%x\r\n%b" % (max(0, length), shown), length
+        return known
 
     def cast(data: bytes) -> bytes | None:
+        nonlocal events, passed
         size = len(data)
         try:
-            front = fronts[size]
+            front, start, becomes, length = fronts[size]
         except KeyError:
-            front = learn(size)
-        start = len(front)
+            front, start, becomes, length = learn(size)
         if data[:start] != front or data[behind:] != tail:
             return None
         text = data[start:behind]
-        if not text.decode("utf-8", "surrogateescape").isprintable() or (size > long and text.find(_REASON) >= 0):
+        try:
+            if not text.decode().isprintable() or (size > long and text.find(_REASON) >= 0):
+                return None
+        except UnicodeDecodeError:
             return None
-        return shown + data[start:-2]
+        events += 1
+        passed += length
+        return becomes + data[start:]
 
-    return cast
+    def counted() -> tuple[int, int]:
+        nonlocal events, passed
+        told, events, passed = (events, passed), 0, 0
+        return told
+
+    return Passage(cast, counted)
 
 
 def size_line(size: int) -> bytes:

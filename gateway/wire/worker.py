@@ -52,22 +52,20 @@ class Worker:
             self._rest.set_result(None)
 
     async def _work(self) -> None:
+        context = self._context
         while not self._ended:
             exchange = self._next
-            if exchange is not None:
-                await self._handle(exchange)
-                del exchange  # a connection at rest holds nothing of the last one
+            if exchange is None:
+                self._rest = context.loop.create_future()
+                await self._rest
                 continue
-            self._rest = self._context.loop.create_future()
-            await self._rest
-
-    async def _handle(self, exchange: Inbound) -> None:
-        try:
-            await self._context.handler(exchange)
-        except Exception as error:  # noqa: BLE001 - the loop's own report of it would print what the message quotes
-            self._context.on_crash(error)
-        finally:
-            if self._next is exchange:
-                self._next = None
-            if not exchange.finished and not exchange.gone:
-                exchange.abort()
+            try:
+                await context.handler(exchange)
+            except Exception as error:  # noqa: BLE001 - the loop's own report of it would print what the message quotes
+                context.on_crash(error)
+            finally:
+                if self._next is exchange:
+                    self._next = None
+                if not exchange.finished and not exchange.gone:
+                    exchange.abort()
+                del exchange  # a connection at rest holds nothing of the last one

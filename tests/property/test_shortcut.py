@@ -40,6 +40,7 @@ STREAMS = tuple(
 
 class Home:
     limits = UpstreamLimits()
+    opening, learned_at = None, 0.0
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -66,6 +67,14 @@ class Client:
 
     def write(self, data: bytes) -> None:
         self.sent += data
+
+    def pass_on(self, chunks: bytes) -> None:
+        while chunks:
+            size, _, rest = chunks.partition(b"\r\n")
+            data, end = rest[: int(size, 16)], rest[int(size, 16) :]
+            assert size == b"%x" % len(data)
+            assert end.startswith(b"\r\n")
+            self.sent, chunks = self.sent + data, end[2:]
 
     def finish(self) -> None:
         self.sent += b"<end>"
@@ -103,7 +112,7 @@ async def played(choices: int, reads: list[bytes], *, shortcut: bool):
         error = relay.done.exception()
         assert error is None or isinstance(error, EngineFailure)
         ended = None if error is None else (type(error), error.code if hasattr(error, "code") else None)
-    return (client.sent, ended, relay.scanner.facts, relay.sent_bytes), passed
+    return (client.sent, ended, relay.facts(), relay.sent_bytes), passed
 
 
 def same(choices: int, reads: list[bytes]) -> int:

@@ -65,6 +65,9 @@ class FakeExchange:
     def keep(self, value: object) -> None:
         self.kept = value
 
+    def whole_body(self, limit: int) -> bytes | None:
+        return None
+
     async def body(self, limit: int) -> bytes:
         self.body_reads += 1
         if self.before_body is not None:
@@ -93,6 +96,13 @@ class FakeExchange:
         assert not self.finished, "more after the end"
         self.writes.append(data)
         self.sent += data
+
+    def pass_on(self, chunks: bytes) -> None:
+        while chunks:
+            size, _, rest = chunks.partition(b"\r\n")
+            self.write(rest[: int(size, 16)])
+            assert rest[int(size, 16) :].startswith(b"\r\n"), "no whole chunk"
+            chunks = rest[int(size, 16) + 2 :]
 
     def finish(self) -> None:
         assert self.started

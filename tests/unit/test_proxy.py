@@ -1086,6 +1086,44 @@ def test_a_refused_request_reaches_no_engine_and_says_which_limit_and_when(fakes
     assert len(lane.sent) == 1
 
 
+def _limited(fakes, **limits) -> Plane:
+    """A plane whose caller has used up one request a minute, and is one of whom ``limits`` are left."""
+    plane = Plane(fakes, fakes.Lane(*[fakes.says(WHOLE)] * 2), limits=Limits(requests_per_minute=1, **limits))
+    assert plane.serve(plane.chat())["status"] == 200
+    return plane
+
+
+@pytest.mark.parametrize("fields", [{"model": "unknown"}, {"not_a_member": 1}, {"max_tokens": "x"}, {}])
+def test_whom_the_number_of_requests_refuses_is_refused_before_the_body_is_read_as_anything(fakes, monkeypatch, fields):
+    plane = _limited(fakes)
+    monkeypatch.setattr("gateway.proxy.accept", lambda *_: pytest.fail("looked into"))
+    exchange = plane.chat(**fields)
+    record = plane.serve(exchange)
+    assert (exchange.status, _error(exchange)["code"], exchange.body_reads) == (429, "rate_limited", 1)
+    assert (record["tenant"], record["key_id"], record["error"]) == ("acme", "key-1", "rate_limited")
+    assert record["request_bytes"] == len(asyncio.run(exchange.body(1 << 20)))
+    assert record["alias"] is None
+
+
+def test_that_refusal_is_told_as_the_one_of_a_body_that_was_read(fakes, monkeypatch):
+    plane = _limited(fakes, tokens_per_minute=100_000, tokens_per_day=10**6, concurrency=3)
+    early, late = plane.chat(), plane.chat()
+    records = [plane.serve(early)]
+    monkeypatch.setattr("gateway.proxy.turn_back", lambda *_: None)
+    records.append(plane.serve(late))
+    assert (early.status, early.sent, early.sent_headers) == (late.status, late.sent, late.sent_headers)
+    known = records[0].items() - {("alias", None), ("revision", None), ("model", None)}
+    assert known <= records[1].items()
+
+
+def test_who_may_ask_again_is_let_through_at_that_moment(fakes):
+    plane = _limited(fakes)
+    plane.clock.now += 58.0
+    assert plane.serve(plane.chat())["status"] == 429
+    plane.clock.now += 2.0
+    assert plane.serve(plane.chat())["status"] == 200
+
+
 def test_a_request_that_no_wait_would_help_is_told_not_to_try_again(fakes):
     plane = Plane(fakes, fakes.Lane(fakes.says(WHOLE)), limits=Limits(tokens_per_minute=50))
     exchange = plane.chat(max_tokens=100)

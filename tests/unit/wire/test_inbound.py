@@ -20,8 +20,11 @@ class Line:
     peer = "127.0.0.1"
 
     def __init__(self) -> None:
-        self.context = SimpleNamespace(draining=False, loop=asyncio.get_event_loop_policy(), bodies=BodyMemory(1 << 20))
+        clock = ServerClock(lambda: 0.0)
+        policy = asyncio.get_event_loop_policy()
+        self.context = SimpleNamespace(draining=False, loop=policy, bodies=BodyMemory(1 << 20), clock=clock)
         self.said: list[Any] = []
+        self.last = False
 
     def want_body(self, exchange: Inbound) -> None:
         self.said.append("want_body")
@@ -29,8 +32,8 @@ class Line:
     def send(self, data: bytes) -> None:
         self.said.append(data)
 
-    def send_head(self, exchange: Inbound, status: int, headers: Any, framing: bytes, body: bytes = b"") -> None:
-        self.said.append((status, framing, body))
+    def closes_after(self, exchange: Inbound) -> bool:
+        return self.last
 
     def distrust(self) -> None:
         self.said.append("distrust")
@@ -162,7 +165,8 @@ def test_an_answer_is_given_once() -> None:
     exchange.start(200, b"", None)  # type: ignore[arg-type]
     exchange.write(b"three")
     exchange.finish()
-    assert line.said == [(200, b"content-length: 3\r\n\r\n", b"one"), "answered"]
+    date = b"date: Thu, 01 Jan 1970 00:00:00 GMT\r\n"
+    assert line.said == [b"HTTP/1.1 200 OK\r\n%bcontent-length: 3\r\n\r\none" % date, "answered"]
     assert exchange.finished
 
 
@@ -170,6 +174,36 @@ def test_an_answer_that_closes() -> None:
     exchange, line = made()
     exchange.respond(400, b"", b"", close=True)
     assert line.said[0] == "distrust"
+
+
+def test_the_answer_to_head_has_the_length_and_no_body_and_the_last_one_says_so() -> None:
+    exchange, line = made()
+    exchange.method, line.last = "HEAD", True
+    exchange.respond(503, b"x-a: 1\r\n", b"one")
+    assert line.said[0].startswith(b"HTTP/1.1 503 Service Unavailable\r\ndate: ")
+    assert line.said[0].endswith(b"\r\nx-a: 1\r\nconnection: close\r\ncontent-length: 3\r\n\r\n")
+
+
+def test_a_body_of_known_length_is_complete_at_its_last_byte_and_says_what_is_behind() -> None:
+    exchange, _ = made()
+    exchange.owed = 5
+    assert (exchange.take(b"he"), exchange.owed, exchange.complete) == (b"", 3, False)
+    assert exchange.whole_body(10) is None
+    assert (exchange.take(b"lloXY"), exchange.owed, exchange.complete) == (b"XY", 0, True)
+    assert exchange.whole_body(4) is None
+    assert exchange.whole_body(5) == b"hello"
+    empty, _ = made()
+    assert (empty.take(b""), empty.complete, empty.whole_body(1)) == (b"", True, b"")
+
+
+def test_whole_chunks_are_passed_on_as_they_are() -> None:
+    exchange, line = made()
+    exchange.start(200, b"", None)  # type: ignore[arg-type]
+    exchange.pass_on(b"1\r\na\r\n")
+    assert line.said[-1] == b"1\r\na\r\n"
+    exchange.finish()
+    exchange.pass_on(b"1\r\nb\r\n")
+    assert line.said[-1] == "answered"
 
 
 def test_a_stream() -> None:
@@ -181,7 +215,7 @@ def test_a_stream() -> None:
     exchange.write(b"")
     exchange.finish()
     exchange.write(b"late")
-    assert line.said[0] == (200, b"transfer-encoding: chunked\r\n\r\n", b"")
+    assert line.said[0].endswith(b" GMT\r\ntransfer-encoding: chunked\r\n\r\n")
     assert line.said[1:] == [b"11\r\n" + b"a" * 17 + b"\r\n", b"0\r\n\r\n", "answered"]
     assert exchange.flow is None
 

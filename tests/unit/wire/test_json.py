@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gateway.wire.json import MAX_CONTAINERS, JsonFault, JsonReason, dump, parse_object
+from gateway.wire.json import MAX_CONTAINERS, JsonFault, JsonReason, _brackets_exceed, dump, parse_object
 
 REFUSED = {
     "utf8_bom": (b'\xef\xbb\xbf{"a":1}', JsonReason.BOM),
@@ -141,3 +141,10 @@ def test_hostile_bodies_take_linear_time(name: str, frame: tuple[bytes, bytes]) 
 
 def test_dump_is_compact_utf8() -> None:
     assert dump({"a": ["é", 1, None, True]}) == '{"a":["é",1,null,true]}'.encode()
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"{}", b"[[", b"{[", b"a[b{c[d", b"{{[[[", b"x" * 100 + b"[" + b"y" * 100])
+def test_brackets_are_found_as_counting_would(body):
+    count = body.count(b"{") + body.count(b"[")
+    for most in range(7):
+        assert _brackets_exceed(body, most) is (count > most)

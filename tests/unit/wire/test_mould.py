@@ -51,14 +51,16 @@ NEITHER = (
 def test_an_ordinary_event_is_shown_under_the_callers_name(data):
     cast, framed = mould(event(), NEEDLE, SWAPPED), framed_mould(event(), NEEDLE, SWAPPED)
     assert cast(data) == shown(data)
-    assert framed(chunk(data)) == shown(data)
+    assert framed.cast(chunk(data)) == chunk(shown(data))
+    assert framed.counted() == (1, len(shown(data)))
+    assert framed.counted() == (0, 0)
 
 
 @pytest.mark.parametrize("data", NEITHER)
 def test_anything_else_does_not_fit(data):
     if data != event(None) + b"\n\n":  # an event without text is ordinary to the wider mould
         assert mould(event(), NEEDLE, SWAPPED)(data) is None
-    assert framed_mould(event(), NEEDLE, SWAPPED)(chunk(data)) is None
+    assert framed_mould(event(), NEEDLE, SWAPPED).cast(chunk(data)) is None
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_anything_else_does_not_fit(data):
     ],
 )
 def test_only_a_whole_chunk_with_its_true_size_fits(data):
-    assert framed_mould(event(), NEEDLE, SWAPPED)(data) is None
+    assert framed_mould(event(), NEEDLE, SWAPPED).cast(data) is None
 
 
 @pytest.mark.parametrize(
@@ -99,11 +101,11 @@ def test_no_framed_mould_without_text_with_the_model_behind_it_or_of_a_large_eve
 
 
 def test_many_sizes_take_no_more_than_their_places():
-    cast = framed_mould(event(), NEEDLE, SWAPPED)
+    cast = framed_mould(event(), NEEDLE, SWAPPED).cast
     fronts = next(c.cell_contents for c in cast.__closure__ if isinstance(c.cell_contents, dict))
     for size in range(500):
         data = event("x" * size) + b"\n\n"
-        assert cast(chunk(data)) == shown(data)
+        assert cast(chunk(data)) == chunk(shown(data))
         assert len(fronts) <= 64
 
 
