@@ -15,7 +15,7 @@ class ExplainScope(Query):
 
 
 class TermsView(Closed):
-    """What an estimate was made of, in seconds: ``total`` is the sum of the five between, times ``factor``."""
+    """What an estimate was made of, in seconds: ``total`` is the sum of the six between, times ``factor``."""
 
     total: float
     queue: float
@@ -23,6 +23,7 @@ class TermsView(Closed):
     slot: float
     decode: float
     pressure: float
+    burden: float
     factor: float
 
 

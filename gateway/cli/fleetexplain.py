@@ -12,7 +12,8 @@ from gateway.cli.output import moment, note, plain, print_json, print_table
 from gateway.cli.run import AdminToken, AdminUrl, Json, State, act, where
 
 COLUMNS = (
-    "REPLICA", "TOTAL", "QUEUE", "PREFILL", "SLOT", "DECODE", "PRESSURE", "FACTOR", "HOLDS", "IN FLIGHT", "CHOSEN"
+    "REPLICA", "TOTAL", "QUEUE", "PREFILL", "SLOT", "DECODE", "PRESSURE", "BURDEN", "FACTOR", "HOLDS", "IN FLIGHT",
+    "CHOSEN",
 )  # fmt: skip
 
 
@@ -37,7 +38,8 @@ def explain(
 ) -> None:
     """Show why a recent request went to its replica: the estimate of each candidate, and what it is made of.
 
-    Estimates are milliseconds until the first token: the sum of the five terms, times the factor. HOLDS is how many
+    Estimates are milliseconds until the first token: the sum of the six terms, times the factor. BURDEN is what the
+    request would make others wait who come for what the replica's prefix cache holds. HOLDS is how many
     bytes of the prompt a replica was believed to have in its prefix cache. A gateway knows its own last requests alone,
     2,000 where pools are small: ask the one that served it ('gateway status' lists them; --admin-url).
     """
@@ -58,9 +60,9 @@ def cells(one: CandidateView) -> tuple[str, ...]:
     """A candidate as it stands in the table."""
     terms = one.terms
     if terms is None:
-        numbers: tuple[str, ...] = ("-",) * 7
+        numbers: tuple[str, ...] = ("-",) * 8
     else:
-        seconds = (terms.total, terms.queue, terms.prefill, terms.slot, terms.decode, terms.pressure)
+        seconds = (terms.total, terms.queue, terms.prefill, terms.slot, terms.decode, terms.pressure, terms.burden)
         numbers = (*(f"{value * 1e3:.1f}" for value in seconds), f"{terms.factor:.2f}")
     in_flight = str(one.in_flight) if one.room is None else f"{one.in_flight} of {one.room}"
     return (one.replica, *numbers, str(one.holds), in_flight, "yes" if one.chosen else "")

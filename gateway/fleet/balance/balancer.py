@@ -12,7 +12,7 @@ from gateway.fleet.balance.explained import Decision, Decisions
 from gateway.fleet.balance.hints import Hints
 from gateway.fleet.balance.pace import Prior, usual
 from gateway.fleet.balance.pool import Held, Pool
-from gateway.fleet.balance.prompt import Prompt, Seed, anchor, prompt_seed, read_prompt
+from gateway.fleet.balance.prompt import Prompt, Seed, anchor, left_of, prompt_seed, read_prompt
 from gateway.fleet.balance.shortlist import WHOLE
 from gateway.fleet.balance.strategies import STRATEGIES, Ask
 from gateway.fleet.life import Sign, State
@@ -256,10 +256,13 @@ class Choice:
         if prompt is None:
             return replica
         believed = self._held.get(replica.id, 0)
-        held = pool.note(replica, prompt, believed)
+        held = pool.note(replica, prompt, believed, self._balancer.now())
         self._balancer.hints.note(prompt, replica.point, believed)
-        fresh = max(prompt.size - believed, 0) / pool.scale.value
-        return Sent(replica, held, fresh, self._balancer.now, streamed=self._streamed)
+        fresh = left_of(prompt, believed) / pool.scale.value
+        bound = min(believed / prompt.size, 1.0) if prompt.size else 0.0
+        return Sent(
+            replica, held, fresh, self._balancer.now, streamed=self._streamed, counted=pool.counted, bound=bound
+        )
 
     def learn(self, trace: Trace) -> None:
         """The request was answered to its end."""
@@ -279,18 +282,30 @@ class Sent:
     """One request at one replica: its lane, and what its first token tells of the replica's pace."""
 
     __slots__ = (
-        "_ahead", "_answered_at", "_epoch", "_held", "_now", "_open", "_pace", "_replica", "_sent_at", "_streamed",
-        "_uncached",
+        "_ahead", "_answered_at", "_bound", "_counted", "_epoch", "_held", "_now", "_open", "_pace", "_replica",
+        "_sent_at", "_streamed", "_uncached",
     )  # fmt: skip
 
     def __init__(
-        self, replica: Replica, held: Held, uncached: float, now: Callable[[], float], *, streamed: bool
+        self,
+        replica: Replica,
+        held: Held,
+        uncached: float,
+        now: Callable[[], float],
+        *,
+        streamed: bool,
+        counted: bool = True,
+        bound: float = 0.0,
     ) -> None:
+        """``uncached`` are tokens; not ``counted``: by a prior, and a pace learned from them would be wrong by as much
+        as that is. ``bound`` is the share of the prompt that the replica is believed to hold."""
         self._replica = replica
         self._held = held
         self._uncached = uncached
         self._now = now
         self._streamed = streamed
+        self._counted = counted
+        self._bound = bound
         self._open = False
         self._answered_at = 0.0
 
@@ -299,7 +314,7 @@ class Sent:
         work, now = self._replica.work, self._now()
         self._ahead = work.ahead(self._replica.in_flight, now)
         self._replica.enter()
-        work.began(self._uncached, now, streamed=self._streamed)
+        work.began(self._uncached, now, streamed=self._streamed, bound=self._bound)
         self._sent_at, self._epoch, self._open = now, work.epoch, True
         self._pace = work.pace  # that of the process that it was sent to
 
@@ -317,7 +332,7 @@ class Sent:
         self._open, self._answered_at = False, now
         work.answered(self._uncached, self._epoch, now)
         pace, held = self._pace, self._held
-        if self._ahead is None or (0.0 <= now - held.taught < _TEACHING and pace.known >= _WELL):
+        if not self._counted or self._ahead is None or (0.0 <= now - held.taught < _TEACHING and pace.known >= _WELL):
             return
         held.taught = now
         pace.note_first_token(uncached=self._uncached, ahead=self._ahead, seconds=now - self._sent_at, now=now)

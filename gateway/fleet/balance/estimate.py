@@ -1,4 +1,4 @@
-"""How long a request would wait for its first token at one replica. Pure; all times are seconds.
+"""How long a request would wait for its first token at one replica, and make others wait. Pure; all times are seconds.
 
 Two sources say how loaded a replica is: the engine, as last scraped, knows about everybody's requests but not about
 those since; this instance knows its own, and they are exact. Scraped figures lose weight with their age, by half every
@@ -31,6 +31,7 @@ _PROGRESS = 0.75  # share of the unanswered tokens that may be taken as computed
 _TOKENS = (0.0, 1e12)
 _REQUESTS = (0.0, 1e9)
 _SECONDS = (0.0, 1e6)
+_RATE = (0.0, 1e6)
 
 
 class Rates(Protocol):
@@ -57,7 +58,9 @@ class Load(NamedTuple):
     tokens of this instance, whenever sent, and ``quiet``, seconds since it last gave one of them a first token, or
     since they were sent where that is less; ``others``, all such tokens of other instances; ``in_flight``, everybody's
     requests there. ``slots`` bounds a batch, ``mean_left`` is how long a running request still takes, and ``share``
-    from 0 to 1 is what it is to get beside a full replica.
+    from 0 to 1 is what it is to get beside a full replica. ``returning`` are the requests a second that come for what
+    its cache holds, each by the share of its prompt that is there; that has room for ``spare`` more tokens, and what it
+    drops for others is asked for again with a chance of ``wanted``.
     """
 
     queued: float = 0.0
@@ -75,6 +78,9 @@ class Load(NamedTuple):
     mean_left: float = 0.0
     unanswered: float = 0.0
     quiet: float = 0.0
+    returning: float = 0.0
+    spare: float = 0.0
+    wanted: float = 0.0
 
 
 # Of each field of a load, in their order. A share of 0 would cost for ever.
@@ -85,16 +91,24 @@ _BOUNDS: tuple[tuple[float, float], ...] = (
     (0.0, 1e3),
     _SECONDS,
     (0.01, 1.0),
-    *(_SECONDS, _TOKENS, _SECONDS),
+    *(_SECONDS, _TOKENS, _SECONDS, _RATE, _TOKENS, (0.0, 1.0)),
 )
 
 
 class Terms(NamedTuple):
-    """What an estimate is made of, in seconds: ``total`` is the sum of the first five, times ``factor``.
+    """What an estimate is made of, in seconds: ``total`` is the sum of the first six, times ``factor``.
 
     ``queue``: the prompts before it. ``prefill``: its own. ``slot``: until the batch has a place. ``decode``: the steps
     of those running, which prefill shares with them. ``pressure``: until the KV cache has
-    room for its prompt, and what preemptions make anew. ``factor``: more for a replica that is to get less.
+    room for its prompt, and what preemptions make anew. ``burden``: what it makes others wait. ``factor``: more for a
+    replica that is to get less.
+
+    Burden: for ``S`` seconds the replica computes this prompt and nothing that comes after it. Meanwhile ``returning``
+    times ``S`` requests come for what its cache holds, each to wait for half of ``S`` on average, and at half load they
+    make about as many wait in turn (a busy period is longer by 1 / (1 - load)): ``returning * S * S`` seconds in all.
+    Who could go elsewhere as well does not wait, and does not count. Without this all conversations begin where the
+    first one did, whose system prompt is there, until that replica is busy enough to cost more than computing it anew.
+    To that comes what has to be computed again of what its tokens push out of a full cache.
 
     Room: a request lacks ``used + uncached - room`` tokens of the cache. Sequences that run end evenly over the time
     that the longest of them takes, which is twice what they have left on average; so a full cache frees
@@ -107,6 +121,7 @@ class Terms(NamedTuple):
     slot: float
     decode: float
     pressure: float
+    burden: float
     factor: float
     total: float
 
@@ -125,15 +140,17 @@ def estimate(load: Load, uncached: float, pace: Rates, passed: float = 0.0) -> T
 
     ``passed`` seconds ago the load was so; meanwhile the prompts before it have got shorter, as a quote has it.
     """
-    ahead, step, passes, slot, pressure, factor, free, hold = _standing(load, pace)
+    ahead, step, passes, slot, pressure, factor, free, hold, back, again = _standing(load, pace)
     uncached = _bounded(uncached, _TOKENS)
     if passed > 0.0:
         ahead = max(ahead - passed / ((1.0 / pace.prefill + step / PASS_TOKENS) * factor), 0.0)
     pressure += max(uncached - free, 0.0) * hold
     queue, prefill = ahead / pace.prefill, uncached / pace.prefill
     decode = step * (passes + (ahead + uncached) / PASS_TOKENS)
-    total = (queue + prefill + slot + decode + pressure) * factor
-    return Terms(queue, prefill, slot, decode, pressure, factor, total)
+    busy = uncached * (1.0 / pace.prefill + step / PASS_TOKENS)
+    burden = back * busy * busy + max(uncached - _bounded(load.spare, _TOKENS), 0.0) * again
+    total = (queue + prefill + slot + decode + pressure + burden) * factor
+    return Terms(queue, prefill, slot, decode, pressure, burden, factor, total)
 
 
 class Quote:
@@ -142,15 +159,17 @@ class Quote:
     A choice among hundreds has a quarter of a microsecond for each. So a replica keeps its quote until something
     happens there (``void``) or ``FRESH`` seconds are over; meanwhile the prompts before a request get shorter by a
     second each second. ``until`` is when that is, ``clear`` when they would be gone; ``base`` is the rest of an
-    estimate, and ``token`` what each uncached token adds to it; each beyond ``free``, for which the KV cache has no
-    room, adds ``hold`` too. ``said`` is what all that comes from, as ``Quoted`` names it; it is replaced, never
-    changed, so that whoever keeps it knows how things stood.
+    estimate, and ``token`` what each uncached token adds to it; the square of what all of them add is added too,
+    ``crowd`` times, for others; and each beyond ``free``, for which the KV cache has no room, adds ``hold``, and each
+    beyond ``spare``, for which the prefix cache drops another, ``evict``. ``said`` is what all that comes from, as
+    ``Quoted`` names it; it is replaced, never changed, so that whoever keeps it knows how things stood.
     """
 
-    __slots__ = ("base", "clear", "free", "hold", "said", "token", "until")
+    __slots__ = ("base", "clear", "crowd", "evict", "free", "hold", "said", "spare", "token", "until")
 
     def __init__(self) -> None:
-        self.base = self.clear = self.token = self.hold = 0.0
+        self.base = self.clear = self.token = self.crowd = self.hold = 0.0
+        self.evict = self.spare = 0.0
         self.free = inf
         self.until = -inf
         self.said: tuple[Load, float, float, float] | None = None
@@ -165,9 +184,11 @@ class Quote:
 
     def renew(self, load: Load, pace: Rates, now: float) -> None:
         """Work it out anew."""
-        ahead, step, passes, slot, pressure, factor, self.free, hold = _standing(load, pace)
+        ahead, step, passes, slot, pressure, factor, self.free, hold, back, again = _standing(load, pace)
         rate = pace.prefill
         self.token = token = (1.0 / rate + step / PASS_TOKENS) * factor
+        self.crowd = back / factor  # the factor is in a token's time already, which will be squared
+        self.evict, self.spare = again * factor, _bounded(load.spare, _TOKENS)
         self.clear = now + ahead * token
         self.base = (step * passes + slot + pressure) * factor
         self.hold = hold * factor
@@ -178,14 +199,18 @@ class Quote:
         """What ``estimate`` says as its total, when it was just renewed."""
         lack = uncached - self.free
         wait = lack * self.hold if lack > 0.0 else 0.0
-        return max(self.clear - now, 0.0) + self.base + uncached * self.token + wait
+        busy = uncached * self.token
+        burden = busy * busy * self.crowd + max(uncached - self.spare, 0.0) * self.evict
+        return max(self.clear - now, 0.0) + self.base + busy + burden + wait
 
 
-def _standing(load: Load, pace: Rates) -> tuple[float, float, float, float, float, float, float, float]:
+def _standing(load: Load, pace: Rates) -> tuple[float, float, float, float, float, float, float, float, float, float]:
     """Tokens ahead, seconds of a step, passes before a first token, seconds for slot and preemptions, and the factor;
-    tokens of the KV cache that are free (below 0: others wait for some), and seconds for each that is lacking.
+    tokens of the KV cache that are free (below 0: others wait for some), and seconds for each that is lacking; requests
+    a second that come for what is held, and seconds for each token that another pushes out.
     """
-    queued, sent, others, running, waiting, mine, slots, used, room, preempting, age, share, left, own, quiet = load
+    queued, sent, others, running, waiting, mine, slots, used, room, preempting, age, share, left = load[:13]
+    own, quiet, back, _, wanted = load[13:]
     if not (
         # All within ``_BOUNDS``: nearly always, so it has to be quick. Counts are whole, and so are their bounds: it
         # takes three times as long to compare one with a fraction.
@@ -204,9 +229,10 @@ def _standing(load: Load, pace: Rates) -> tuple[float, float, float, float, floa
         and 0.0 <= left <= 1e6
         and 0 <= own <= 1_000_000_000_000
         and 0.0 <= quiet <= 1e6
+        and 0.0 <= back <= 1e6
+        and 0.0 <= wanted <= 1.0
     ):
-        load = Load._make(map(_bounded, load, _BOUNDS))
-        queued, sent, others, running, waiting, mine, slots, used, room, preempting, age, share, left, own, quiet = load
+        return _standing(Load._make(map(_bounded, load, _BOUNDS)), pace)
     weight = 0.5 ** (age / HALF_LIFE)
     rate = pace.prefill
 
@@ -232,7 +258,7 @@ def _standing(load: Load, pace: Rates) -> tuple[float, float, float, float, floa
     pressure = weight * preempting * _REDO
     step = pace.step * (1.0 + batch / _CROWD)
     passes = FIRST_PASSES if batch >= 1.0 else 1.0 + (FIRST_PASSES - 1.0) * batch
-    return ahead, step, passes, slot, pressure, 1.0 / share, free, hold
+    return ahead, step, passes, slot, pressure, 1.0 / share, free, hold, back, wanted / rate
 
 
 def _bounded(value: float | None, bounds: tuple[float, float]) -> Any:

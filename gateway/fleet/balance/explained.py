@@ -87,7 +87,7 @@ SENTENCES: Mapping[Why, str] = MappingProxyType(
     {
         Why.FULL: "None of the candidates had room.",
         Why.ALONE: "It was the only candidate with room.",
-        Why.SOONEST: "It was to give the first token the soonest.",
+        Why.SOONEST: "It was to give the first token the soonest, what it makes others wait included.",
         Why.HOLDS_MOST: "Of equal estimates, it held the most of the prompt.",
         Why.ANCHOR: "Of equal estimates, it is the one where prompts that begin like this one go.",
         Why.FEWEST: "Of equal estimates, none had fewer requests in flight.",

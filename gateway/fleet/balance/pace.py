@@ -25,6 +25,7 @@ PASS_TOKENS = 8192
 """Prompt tokens that one pass computes: vLLM's own default for a server. A longer prompt is computed in several."""
 
 _WELL_KNOWN = 10.0  # observations after which the prior counts no more; also the memory of what is learned
+_COUNTED = 1.0  # the same for bytes a token, which an engine counts and does not measure
 _CLIP = 0.3  # how far from what is believed an observation counts, as a logarithm, once much is known
 _DOUBT = 3.0  # how much further while little is
 _FORGET = 60.0  # seconds of silence that halve what is known
@@ -56,12 +57,16 @@ class Prior(NamedTuple):
 
 
 class _Learned:
-    """A positive number that is observed with errors and may drift. ``weight`` says how much has been observed."""
+    """A positive number that is observed with errors and may drift. ``weight`` says how much has been observed.
 
-    __slots__ = ("_high", "_low", "_mean", "_prior", "value", "weight")
+    From a weight of ``enough`` on the prior counts no more.
+    """
 
-    def __init__(self, prior: float, bounds: tuple[float, float]) -> None:
+    __slots__ = ("_enough", "_high", "_low", "_mean", "_prior", "value", "weight")
+
+    def __init__(self, prior: float, bounds: tuple[float, float], enough: float = _WELL_KNOWN) -> None:
         self._low, self._high = bounds
+        self._enough = enough
         self._mean = self._prior = math.log(self._bounded(prior))
         self.weight = 0.0
         self.value = self._bounded(prior)
@@ -89,8 +94,7 @@ class _Learned:
         self._settle()
 
     def _settle(self) -> None:
-        known = self.weight / _WELL_KNOWN
-        prior = 1.0 - known
+        prior = max(1.0 - self.weight / self._enough, 0.0)
         belief = (prior * self._prior + self.weight * self._mean) / (prior + self.weight)
         self.value = self._bounded(math.exp(belief))
 
@@ -104,14 +108,19 @@ class Pace:
 
     ``prefill`` is in prompt tokens a second, ``step`` in seconds for a pass that only decodes; both are positive and
     finite whatever was noted. ``slots`` is how many sequences its batch holds, ``None`` while it was never seen full.
+    ``returning`` is how many requests a second found their prompts there lately, each by the share that it found, when
+    its counters moved last.
     """
 
-    __slots__ = ("_counted", "_flow", "_heard", "_most", "_prefill", "_settled", "_step", "prefill", "slots", "step")
+    __slots__ = (
+        "_counted", "_flow", "_heard", "_most", "_prefill", "_settled", "_step", "prefill", "returning", "slots", "step"
+    )  # fmt: skip
 
     def __init__(self, prior: Prior) -> None:
         self._prefill = _Learned(prior.prefill, _PREFILL)
         self._step = _Learned(prior.step, _STEP)
         self._heard: float | None = None  # when an own request last told something
+        self.returning = 0.0
         self._flow = 0.0  # prompt tokens that it computes a second, lately
         self._counted = 0.0  # seconds since then that scrapes have let fade
         self._most = 0.0  # the most sequences that were seen running
@@ -152,7 +161,11 @@ class Pace:
         self._counted += seconds
         grown = _Growth(before.values, after.values)
         computed = max(grown.of(Signal.PROMPT_TOKENS) - grown.of(Signal.CACHE_HITS), 0.0)
-        self._flow += (computed / seconds - self._flow) * (1.0 - 0.5 ** (seconds / _FLOW))
+        newer = 1.0 - 0.5 ** (seconds / _FLOW)
+        self._flow += (computed / seconds - self._flow) * newer
+        asked = grown.of(Signal.CACHE_QUERIES)
+        found = min(grown.of(Signal.CACHE_HITS) / asked, 1.0) if asked > 0.0 else 0.0
+        self.returning += (grown.of(Signal.TTFT_COUNT) * found / seconds - self.returning) * newer
         busy = self._prefill_seconds(grown, seconds)
         if busy > 0.0:
             self._note_prefill(computed, busy, 0.5 * (1.0 - self.known))
@@ -240,8 +253,13 @@ class BytesPerToken:
     __slots__ = ("_learned", "value")
 
     def __init__(self, prior: float = Prior().bytes_per_token) -> None:
-        self._learned = _Learned(prior, _BYTES)
+        self._learned = _Learned(prior, _BYTES, _COUNTED)
         self.value = self._learned.value
+
+    @property
+    def known(self) -> bool:
+        """Whether engines have told enough of it: what is counted in tokens before is of the prior's making."""
+        return self._learned.weight >= _COUNTED
 
     def note(self, size: float, tokens: float) -> None:
         """A prompt of ``size`` bytes was so many tokens."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gateway.fleet.balance.pace import BytesPerToken
 from gateway.fleet.balance.prefixes import PrefixIndex, PrefixTable
 from gateway.fleet.balance.prompt import Prompt
+from gateway.fleet.balance.reuse import Reuse
 from gateway.fleet.balance.shortlist import Shortlist
 from gateway.fleet.replica import Replica
 from gateway.fleet.signals import Reading, Signal
@@ -16,6 +17,7 @@ _MOST_ROOM = 4 * _ROOM  # and if it says more: what is kept of them here takes m
 _TELLING = 20_000  # prompt tokens of an engine's count from which a share of hits tells something
 # Bytes a token move little: after so many counts, one in a few teaches as much as all.
 _LESSONS, _PART = 256, 8
+_UNTOLD = 64  # prompts after which one does not wait any longer for an engine to tell how many tokens they are
 _MOVED = 1.1  # by how much, until indexes follow
 
 
@@ -60,10 +62,11 @@ class Pool:
     def __init__(self) -> None:
         self.table = PrefixTable()
         self.scale = BytesPerToken()
+        self.reuse = Reuse()
         self.alone = False
         self._held: dict[str, Held] = {}
         self._shortlist: Shortlist[Replica] | None = None
-        self._lessons = 0
+        self._lessons = self._noted = 0
         self._sized = self.scale.value  # by which the indexes have their rooms
 
     def shortlist(self, candidates: Sequence[Replica]) -> Shortlist[Replica]:
@@ -73,6 +76,11 @@ class Pool:
             found = self._shortlist = Shortlist(candidates)
         return found
 
+    @property
+    def counted(self) -> bool:
+        """Whether the tokens of prompts are known by what engines told, or never will be."""
+        return self.scale.known or self._noted >= _UNTOLD
+
     def learn(self, size: int, tokens: float) -> None:
         """A prompt of so many bytes was so many tokens, as an engine counted them."""
         self._lessons += 1
@@ -81,13 +89,16 @@ class Pool:
             if not self._sized / _MOVED <= self.scale.value <= self._sized * _MOVED:
                 self._resize()
 
-    def note(self, replica: Replica, prompt: Prompt, believed: float) -> Held:
-        """The prompt goes to a replica that is believed to hold so many bytes of it."""
+    def note(self, replica: Replica, prompt: Prompt, believed: float, now: float) -> Held:
+        """The prompt goes to a replica that is believed to hold so many bytes of it. ``now`` is in seconds."""
+        self._noted += 1
         held = self._held.get(replica.id)
         if held is None:
             index = self.table.open(replica.id, self._room(_cache_tokens(replica.reading)))
             held = self._held[replica.id] = Held(index, replica.reading)
-        held.index.note(prompt)
+        index = held.index
+        self.reuse.note(prompt.size, *index.note(prompt, now))
+        replica.work.keeps(max(index.room - index.size, 0) / self.scale.value, index.oldest, self.reuse)
         held.believed += believed
         held.size += prompt.size
         return held

@@ -48,12 +48,14 @@ _TELLING = 0.05
 class _Generation:
     """What was sent in one stretch of time: ``blocks`` in the order in which they came, ``size`` their bytes.
 
-    ``fresh`` counts the bytes of those that the replica did not hold before.
+    ``fresh`` counts the bytes of those that the replica did not hold before. ``began`` and ``used`` are when the first
+    and the last of them were sent, in seconds.
     """
 
-    __slots__ = ("bit", "blocks", "fresh", "size")
+    __slots__ = ("began", "bit", "blocks", "fresh", "size", "used")
 
-    def __init__(self, bit: int) -> None:
+    def __init__(self, bit: int, now: float) -> None:
+        self.began = self.used = now
         self.bit = bit
         self.blocks = array("Q")
         self.size = 0
@@ -180,7 +182,7 @@ class PrefixIndex:
         self._factor = 1.0
         self._room = self._given
         self.size = 0
-        self._begin()
+        self._begin(0.0)
 
     @property
     def room(self) -> int:
@@ -191,27 +193,50 @@ class PrefixIndex:
         """Bytes of the prompt's longest beginning that is held. Looking changes nothing."""
         return reach(self._depth(prompt.chain, self._octet))
 
-    def note(self, prompt: Prompt) -> None:
-        """The replica was sent this: its blocks are the most recent now. What is longer than the room is cut to it."""
+    @property
+    def oldest(self) -> float:
+        """When what it gives back next was sent last, more or less."""
+        oldest = self._generations[0]
+        return (oldest.began + oldest.used) / 2
+
+    def note(self, prompt: Prompt, now: float = 0.0) -> tuple[int, float]:
+        """The replica was sent this at ``now``, in seconds: its blocks are the most recent from then on. What is longer
+        than the room is cut to it.
+
+        Returns how many bytes of it were held before, and how many seconds ago they were sent last, more or less.
+        """
         room, chain = self._room, prompt.chain
         size = reach(len(chain))
         if size > room:
             chain = chain[: blocks_within(room)]
             size = reach(len(chain))
         if not chain:
-            return
+            return 0, 0.0
         young = self._generations[-1]
         if self._masks[chain[-1] >> _PART].get(chain[-1], 0) & young.bit:
-            return  # it is in there to its end
-        fresh = size - reach(self._depth(chain, self._octet))
+            return size, max(now - self._sent(chain[-1]), 0.0)  # it is in there to its end
+        depth = self._depth(chain, self._octet)
+        fresh = size - reach(depth)
+        age = max(now - self._sent(chain[depth - 1]), 0.0) if depth else 0.0
         marked = self._depth(chain, young.bit)
         # Never so full that its own blocks would have to give way to this prompt.
         full = young.size + size - reach(marked) > room
         if fresh and young.blocks and (full or young.fresh * _QUOTAS >= room):
-            young, marked = self._begin(), 0
+            young, marked = self._begin(now), 0
+        if not young.blocks:
+            young.began = now
+        young.used = now
         self._mark(chain[marked:], young)
         if self.size > room:
             self._shed(room)
+        return size - fresh, age
+
+    def _sent(self, block: int) -> float:
+        """When a block that is held was sent last, to a generation."""
+        mask = self._masks[block >> _PART].get(block, 0)
+        oldest = self._generations[0]
+        young = next((each for each in reversed(self._generations) if mask & each.bit), oldest)
+        return (young.began + young.used) / 2
 
     def resize(self, room: int) -> None:
         """It keeps this many bytes of prompts; what is too much now goes, the oldest first."""
@@ -282,11 +307,11 @@ class PrefixIndex:
         young.fresh += fresh
         self.size += fresh
 
-    def _begin(self) -> _Generation:
+    def _begin(self, now: float) -> _Generation:
         """A new generation. If all bits are taken the oldest gives way, though there be room."""
         if not self._bits:
             self._drop(self._generations[0], 0)
-        young = _Generation(self._bits.pop())
+        young = _Generation(self._bits.pop(), now)
         self._generations.append(young)
         return young
 

@@ -91,6 +91,14 @@ def blocks_within(size: int) -> int:
     return size // FINE if size < _FINE_REACH else _FINE_BLOCKS + (size - _FINE_REACH) // COARSE
 
 
+def left_of(prompt: Prompt, held: int) -> float:
+    """Bytes of a prompt that are to be computed where so many are known to be held: what two prompts share ends within
+    a block, and only those before it are known, so that on average half a block more is held."""
+    if held <= 0:
+        return float(prompt.size)
+    return max(prompt.size - held - (FINE if held < _FINE_REACH else COARSE) / 2, 0.0)
+
+
 def anchor(prompt: Prompt, held: int = 0) -> int | None:
     """What to break a tie by: a number that is the same wherever the same beginning is known.
 

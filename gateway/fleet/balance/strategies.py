@@ -119,7 +119,7 @@ class Strategy(Protocol):
 
 
 def by_estimate(candidates: Sequence[V], ask: Ask, random: Random) -> V | None:
-    """The one that will give the first token soonest.
+    """The one that will give the first token soonest, what it makes others wait included.
 
     Of estimates that are nearly equal, those that leave the least to compute: that is less work for all. Of those, the
     one that the anchor prefers, so that instances agree; without an anchor the one with the fewest requests of this
@@ -145,10 +145,12 @@ def _seconds(candidates: Sequence[View], ask: Ask) -> list[float]:
         if not now < quote.until < late:
             quote.renew(view.load(now), view.pace, now)
         uncached = tokens - each * held.get(view.id, 0) if held else tokens
-        clear, base = quote.clear, quote.base
-        total = (clear - now + base if clear > now else base) + quote.token * uncached
+        clear, base, busy = quote.clear, quote.base, quote.token * uncached
+        total = (clear - now + base if clear > now else base) + busy + quote.crowd * busy * busy
         if uncached > quote.free:
             total += (uncached - quote.free) * quote.hold
+        if uncached > quote.spare:
+            total += (uncached - quote.spare) * quote.evict
         seconds.append(total)
     return seconds
 

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 
 from gateway.fleet.balance.estimate import HALF_LIFE, Load, Quote
 from gateway.fleet.balance.pace import Pace, Prior
+from gateway.fleet.balance.reuse import Reuse
 from gateway.fleet.signals import Reading, Signal
 
 _MEMORY = 0.1  # weight of the newest request in what is usual of one
 _loading = tuple.__new__  # a named tuple's own constructor takes twice as long
+_LATELY = 5.0  # seconds over which it is counted how many requests come
 
 
 class Workload:
@@ -29,10 +31,10 @@ class Workload:
     """
 
     __slots__ = (
-        "_each", "_elsewhere_then", "_first_epoch", "_in_use", "_mean_left", "_mean_prompt", "_moved_at", "_others",
-        "_others_then", "_preempting", "_prior", "_quiet_from", "_read_at", "_reading", "_resident", "_resident_then",
-        "_room", "_running", "_sent", "_unanswered", "_unshown", "_waiting", "epoch", "others_in_flight", "pace",
-        "quote",
+        "_bound", "_bound_at", "_each", "_elsewhere_then", "_first_epoch", "_in_use", "_mean_left", "_mean_prompt",
+        "_moved_at", "_oldest", "_others", "_others_then", "_preempting", "_prior", "_quiet_from", "_read_at",
+        "_reading", "_resident", "_resident_then", "_reuse", "_room", "_running", "_sent", "_spare", "_unanswered",
+        "_unshown", "_waiting", "epoch", "others_in_flight", "pace", "quote",
     )  # fmt: skip
 
     def __init__(self, prior: Prior) -> None:
@@ -53,6 +55,9 @@ class Workload:
         self._others = self._others_then = self.others_in_flight = 0
         self._quiet_from = -math.inf
         self._mean_left = self._mean_prompt = 0.0
+        self._bound, self._bound_at = 0.0, -math.inf
+        self._spare = self._oldest = 0.0
+        self._reuse: Reuse | None = None
         self.epoch += 1
         self._first_epoch = self.epoch
         self.quote.void()
@@ -93,8 +98,9 @@ class Workload:
         new = reading.values.get(Signal.PREEMPTIONS)
         return max(new - old, 0.0) / seconds if old is not None and new is not None and seconds > 0 else 0.0
 
-    def began(self, uncached: float, now: float, *, streamed: bool = True) -> None:
-        """A request with so many uncached prompt tokens was sent."""
+    def began(self, uncached: float, now: float, *, streamed: bool = True, bound: float = 0.0) -> None:
+        """A request with so many uncached prompt tokens was sent. ``bound`` is the share, from 0 to 1, of its prompt
+        that is held there: what keeps it from going elsewhere."""
         tokens = round(uncached)
         self._sent += tokens
         self._resident += tokens
@@ -104,8 +110,24 @@ class Workload:
             self._unanswered += tokens
         else:
             self._unshown += tokens
+        if bound > 0.0:
+            self._bound = bound + self._bound_lately(now)
+            self._bound_at = now
         self._mean_prompt += (uncached - self._mean_prompt) * (_MEMORY if self._mean_prompt else 1.0)
         self.quote.void()
+
+    def _bound_lately(self, now: float) -> float:
+        return self._bound * math.exp(min(self._bound_at - now, 0.0) / _LATELY)
+
+    def _returning(self, now: float) -> float:
+        """Requests a second that come for what its cache holds: of this instance, or of all by the engine's counters.
+
+        Those say nothing new while they stand still, so they fade as well.
+        """
+        counted = self.pace.returning
+        if counted > 0.0:
+            counted *= math.exp(min(self._moved_at - now, 0.0) / _LATELY)
+        return max(self._bound_lately(now) / _LATELY, counted)
 
     def answered(self, uncached: float, epoch: int, now: float) -> None:
         """Its first token came."""
@@ -131,6 +153,11 @@ class Workload:
         if epoch >= self._first_epoch:
             self._resident -= round(uncached)
             self.quote.void()
+
+    def keeps(self, spare: float, oldest: float, reuse: Reuse) -> None:
+        """Its prefix cache has room for so many ``spare`` tokens; what it drops for more was used last at ``oldest``,
+        and is asked for again as ``reuse`` says. A request that begins afterwards ends the quote."""
+        self._spare, self._oldest, self._reuse = spare, oldest, reuse
 
     def ended(self, seconds: float) -> None:
         """A request ended so many seconds after its first token. One that runs has half of that left, on average."""
@@ -199,5 +226,8 @@ class Workload:
             self._mean_left,
             own,
             now - self._quiet_from if own else 0.0,
+            self._returning(now),
+            self._spare,
+            0.0 if self._reuse is None else self._reuse.wanted(now - self._oldest),
         )
         return _loading(Load, told)

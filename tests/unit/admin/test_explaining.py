@@ -57,7 +57,7 @@ def test_a_request_is_told_with_all_that_was_known():
     assert (by_id["b:1"]["room"], by_id["a:1"]["room"], by_id["a:1"]["in_flight"]) == (1, None, 2)
     assert (by_id["a:1"]["holds"], by_id["a:1"]["chosen"], by_id["b:1"]["chosen"]) == (200, True, False)
     terms = by_id["a:1"]["terms"]
-    parts = [terms[name] for name in ("queue", "prefill", "slot", "decode", "pressure")]
+    parts = [terms[name] for name in ("queue", "prefill", "slot", "decode", "pressure", "burden")]
     assert terms["total"] == pytest.approx(sum(parts) * terms["factor"])
     assert told["sentence"].endswith(".")
 

@@ -28,7 +28,7 @@ def test_a_candidate_is_a_row_of_milliseconds():
     row = dict(zip(COLUMNS, cells(busy), strict=True))
     assert (row["REPLICA"], row["QUEUE"], row["FACTOR"]) == ("127.0.0.1:8001", "100.0", "1.00")
     assert (row["HOLDS"], row["IN FLIGHT"], row["CHOSEN"]) == ("0", "2", "yes")
-    assert cells(other)[1:] == (*["-"] * 7, "0", "1 of 1", "")
+    assert cells(other)[1:] == (*["-"] * 8, "0", "1 of 1", "")
 
 
 def test_a_sentence_says_what_decided_and_about_what():

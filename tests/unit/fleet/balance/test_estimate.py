@@ -7,6 +7,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.fleet.balance.estimate import FRESH, HALF_LIFE, Load, Quote, Terms, estimate
 
@@ -18,6 +20,15 @@ class Rates(NamedTuple):
 
 RATES = Rates()
 IDLE = Load()
+loads = st.builds(
+    Load,
+    running=st.floats(0, 500),
+    in_flight=st.integers(0, 500),
+    unanswered=st.floats(0, 1e5),
+    returning=st.floats(0, 1e4),
+    spare=st.floats(0, 1e6),
+    wanted=st.floats(0, 1),
+)
 
 
 def terms(uncached=0.0, rates=RATES, **load):
@@ -35,10 +46,10 @@ def test_an_idle_replica_takes_a_step_and_the_prompt():
 def test_the_total_is_the_sum_times_the_factor():
     found = terms(
         500, queued=9000, others=100, running=300, waiting=9, slots=256, mean_left=2, used=900, room=1000, preempting=1,
-        share=0.5,
+        share=0.5, returning=2,
     )  # fmt: skip
     assert min(found) > 0
-    assert found.total == pytest.approx(sum(found[:5]) * 2)
+    assert found.total == pytest.approx(sum(found[:6]) * 2)
 
 
 # --- queue
@@ -183,6 +194,47 @@ def test_what_is_no_number_counts_as_nothing():
         assert terms(100, **{name: math.nan}) == terms(100, **{name: -7.0}) == terms(100)
 
 
+# --- burden
+
+
+def test_who_comes_meanwhile_waits_for_half_of_it_and_makes_as_many_wait():
+    busy = 1000 * (1 / RATES.prefill + RATES.step / 8192)
+    assert terms(1000, returning=3).burden == pytest.approx(3 * busy * busy)
+    assert terms(0, returning=3).burden == 0
+    assert terms(1000).burden == 0
+
+
+@given(load=loads, more=st.floats(0, 1e4), uncached=st.floats(0, 1e6), less=st.floats(0, 1))
+def test_a_burden_only_grows_with_those_who_come_and_with_what_there_is_to_compute(load, more, uncached, less):
+    here, busier = (
+        estimate(load, uncached, RATES),
+        estimate(load._replace(returning=load.returning + more), uncached, RATES),
+    )
+    assert 0.0 <= here.burden <= busier.burden < math.inf
+    assert here.total <= busier.total < math.inf
+    assert estimate(load, uncached * less, RATES).burden <= here.burden
+
+
+def test_what_is_pushed_out_is_computed_again_as_often_as_it_is_wanted():
+    assert terms(3000, spare=1000, wanted=0.5).burden == pytest.approx(0.1)
+    assert terms(1000, spare=1000, wanted=0.5).burden == 0
+    assert terms(3000, spare=1000).burden == 0
+
+
+@given(load=loads, less=st.floats(0, 1), uncached=st.floats(0, 1e6))
+def test_a_burden_only_grows_the_less_is_spare_and_the_more_is_wanted(load, less, uncached):
+    here = estimate(load, uncached, RATES).burden
+    assert estimate(load._replace(spare=load.spare * less), uncached, RATES).burden >= here
+    assert estimate(load._replace(wanted=load.wanted * less), uncached, RATES).burden <= here
+
+
+@given(load=loads, uncached=st.floats(0, 1e6), share=st.floats(0.01, 1.0))
+def test_a_quote_says_what_the_estimate_says_whoever_comes(load, uncached, share):
+    load, quote = load._replace(share=share), Quote()
+    quote.renew(load, RATES, 1e3)
+    assert quote.seconds(uncached, 1e3) == pytest.approx(estimate(load, uncached, RATES).total)
+
+
 # --- quotes
 
 BUSY = Load(
@@ -201,6 +253,9 @@ BUSY = Load(
     mean_left=2,
     unanswered=2500,
     quiet=0.02,
+    returning=4.0,
+    spare=500,
+    wanted=0.3,
 )
 
 

@@ -155,6 +155,21 @@ def test_a_prompt_is_held_whole_though_all_else_was_used_just_before():
         assert index.size <= 118 * FINE
 
 
+def test_when_it_was_sent_last_is_known_to_a_generation():
+    _, (index,) = open_table(60 * FINE)
+    first, second, *others = prompts(40, 3)
+    assert index.note(first, 100.0) == (0, 0.0)
+    assert index.oldest == 100.0
+    size, age = index.note(first, 104.0)
+    assert (size, age) == (reach(3), 4.0)
+    index.note(second, 106.0)
+    for place, each in enumerate(others):
+        held, age = index.note(each, 110.0 + place)
+        assert (held, age) == (0, 0.0)
+    assert 110.0 <= index.oldest <= 150.0
+    assert index.note(others[-1], 1.0) == (reach(3), 0.0)  # a clock that was set back
+
+
 def test_looking_does_not_make_recent():
     table, (index,) = open_table(10 * reach(10))
     watched, *others = prompts(40, 10)

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.fleet.balance.estimate import Load, Quote, estimate
 from gateway.fleet.balance.pace import Pace, Prior, usual
-from gateway.fleet.balance.strategies import BOUND, STRATEGIES, Ask, point_of
+from gateway.fleet.balance.strategies import BOUND, STRATEGIES, Ask, is_later, nearly, point_of
 from loadtests.engine.scheduler import Job, Scheduler
 from loadtests.engine.spec import EngineSpec
 
@@ -35,6 +37,9 @@ class Replica:
     quote: Quote = field(default_factory=Quote)
     asked: int = 0
     used: float = 0.0
+    returning: float = 0.0
+    spare: float = 0.0
+    wanted: float = 0.0
 
     def __post_init__(self):
         self.point = point_of(self.id)
@@ -42,6 +47,7 @@ class Replica:
     def load(self, now):
         self.asked += 1
         load = Load(in_flight=self.in_flight, unanswered=self.unanswered, share=self.share)
+        load = load._replace(returning=self.returning, spare=self.spare, wanted=self.wanted)
         return load._replace(used=self.used, room=10_000.0, mean_left=1.0)
 
 
@@ -148,6 +154,48 @@ def test_a_full_cache_turns_away_who_has_much_to_put_into_it_and_not_who_finds_i
     free.unanswered = 1_500.0
     assert estimate_strategy(replicas, ask(4_000, size=4_000), no_dice) is free
     assert estimate_strategy(replicas, ask(4_000, size=4_000, held={full.id: 3_950}), no_dice) is full
+
+
+@given(
+    returning=st.lists(st.floats(0, 50), min_size=2, max_size=6),
+    tokens=st.floats(1, 8000),
+    turned=st.randoms(use_true_random=False),
+)
+def test_of_equal_ones_the_one_where_the_fewest_come_for_what_is_there_whatever_their_order(returning, tokens, turned):
+    replicas = fleet(len(returning))
+    for replica, each in zip(replicas, returning, strict=True):
+        replica.returning = each
+    first = estimate_strategy(replicas, ask(tokens, anchor=7), no_dice)
+    seconds = {replica.id: replica.quote.seconds(tokens, 50.0) for replica in replicas}
+    assert seconds[first.id] <= nearly(min(seconds.values()))
+    assert first.returning == min(returning) or not is_later(
+        seconds[first.id], seconds[min(replicas, key=lambda replica: replica.returning).id]
+    )
+    turned.shuffle(replicas)
+    assert estimate_strategy(replicas, ask(tokens, anchor=7), no_dice) is first
+
+
+def test_a_conversation_begins_where_no_others_go_on_though_less_of_it_is_held_there():
+    replicas = fleet(2)
+    request = ask(tokens=2000, size=8000, held={replicas[0].id: 800})
+    assert estimate_strategy(replicas, request, no_dice) is replicas[0]
+    replicas[0].returning = 5.0
+    replicas[0].quote.void()
+    assert estimate_strategy(replicas, request, no_dice) is replicas[1]
+    request = ask(tokens=2000, size=8000, held={replicas[0].id: 7000})
+    assert estimate_strategy(replicas, request, no_dice) is replicas[0]
+
+
+def test_of_equal_ones_the_one_whose_cache_would_drop_what_is_missed_least():
+    replicas = fleet(3)
+    for replica, wanted in zip(replicas, (0.9, 0.1, 0.5), strict=True):
+        replica.wanted = wanted
+    assert estimate_strategy(replicas, ask(2000), no_dice) is replicas[1]
+    replicas[2].spare = 2000.0
+    replicas[2].quote.void()
+    assert estimate_strategy(replicas, ask(2000), no_dice) is replicas[2]
+    request = ask(2000, size=8000, held={replicas[0].id: 8000})
+    assert estimate_strategy(replicas, request, no_dice) is replicas[0]
 
 
 def test_a_slow_start_gets_less():

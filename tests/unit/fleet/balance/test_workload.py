@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.fleet.balance.estimate import FRESH, HALF_LIFE, Load, estimate
 from gateway.fleet.balance.pace import Pace, Prior
+from gateway.fleet.balance.reuse import Reuse
 from gateway.fleet.balance.workload import Workload
 from gateway.fleet.signals import Reading, Signal
 
@@ -298,6 +299,41 @@ def test_two_scrapes_at_one_moment_or_a_clock_that_was_set_back_teach_nothing(la
     assert work.pace.step == Prior().step
     work.scraped(reading(itl_sum=1_000, itl_count=2_000), NOW + 10)
     assert work.pace.step > Prior().step
+
+
+def test_who_comes_for_what_is_held_is_told_of_by_the_engine_too_until_its_counters_stand_still():
+    work = Workload(Prior())
+    work.scraped(reading(ttft_count=0, cache_queries=0, cache_hits=0, prompt_tokens=0), NOW)
+    work.scraped(reading(ttft_count=40, cache_queries=40_000, cache_hits=30_000, prompt_tokens=40_000), NOW + 10)
+    all_of_them = load(work, NOW + 10).returning
+    assert all_of_them == pytest.approx(40 / 10 * 0.75 * 0.75)  # of which a quarter came too long ago to count
+    fading = [load(work, NOW + later).returning for later in (11, 15, 30, 300)]
+    assert all_of_them > fading[0] > fading[1] > fading[2] > fading[3] < 1e-9
+    work.began(0, NOW + 300, bound=1.0)
+    assert load(work, NOW + 300).returning == pytest.approx(0.2)
+    work.reset()
+    assert load(work, NOW + 300).returning == 0.0
+
+
+def test_what_the_cache_drops_is_wanted_less_the_longer_nobody_asks_for_it():
+    work, reuse = Workload(Prior()), Reuse()
+    for _ in range(50):
+        reuse.note(4_000, 3_000, 2.0)
+    assert (load(work).spare, load(work).wanted) == (0.0, 0.0)
+    work.keeps(500.0, NOW - 1.0, reuse)
+    assert load(work).spare == 500.0
+    assert 0.75 > load(work).wanted == reuse.wanted(1.0) > load(work, NOW + 1.0).wanted > 0.0
+    work.reset()
+    assert (load(work).spare, load(work).wanted) == (0.0, 0.0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1)), max_size=60))
+def test_no_more_are_said_to_come_than_have_come(sent):
+    work, now = Workload(Prior()), NOW
+    for after, bound in sent:
+        now += after
+        work.began(100, now, bound=bound)
+    assert 0.0 <= load(work, now).returning <= sum(bound for _, bound in sent) / 5.0 + 1e-9
 
 
 def test_what_is_usual_of_a_request_follows_slowly():
