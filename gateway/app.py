@@ -20,7 +20,7 @@ from gateway.core import Core, Records
 from gateway.fleet.balance.balancer import Balancer
 from gateway.fleet.open import Fleet, Step, open_fleet
 from gateway.fleet.replica import Replica, Transition
-from gateway.gauges import watch, watch_certificate, watch_share
+from gateway.gauges import watch, watch_certificate, watch_share, watch_trials
 from gateway.heartbeat import Heartbeat
 from gateway.identity.callers import Callers
 from gateway.identity.keyring import KeyRing
@@ -42,6 +42,7 @@ from gateway.stores.aliases import AliasView
 from gateway.stores.interfaces import Notifying, StateStore, StoreUnavailable
 from gateway.stores.open import open_store
 from gateway.supervise import Supervisor
+from gateway.telemetry.looplag import LoopLag
 from gateway.telemetry.metrics import Metrics
 from gateway.trial import Trials
 from gateway.wire.certificate import Certificate
@@ -164,7 +165,7 @@ class Gateway:
             loop,
             lambda: policies.policy.routing.admission,
             fleet.registry.ready,
-            on_outcome=lambda priority, outcome, waited: metrics.queue_wait.at(priority, outcome).observe(waited),
+            on_outcome=metrics.waited,
         )
         self._stack.callback(gate.close)
         fleet.registry.on_transition(lambda step: gate.pump())
@@ -223,6 +224,8 @@ class Gateway:
         await control.name_models()
         inference = self._inference = inference_listener(core)
         watch(core, inference)
+        lag = LoopLag(asyncio.get_running_loop(), core.metrics.loop_lag.at().observe)
+        self._stack.callback(lag.close)
         self._stack.callback(inference.close)
         supervisor.run_every("sync", _SYNC_INTERVAL, control.sync)
         if isinstance(core.store, Notifying):
@@ -237,6 +240,7 @@ class Gateway:
             lambda: core.policies.policy.routing.canary,
             self._report,
         )
+        watch_trials(core.metrics, trials)
         supervisor.run_every("trials", _TRIALS_INTERVAL, trials.watch)
         heartbeat = Heartbeat(core.store, self._describe(core), core.metrics.revisions)
         self._stack.push_async_callback(heartbeat.close)

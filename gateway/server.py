@@ -81,6 +81,11 @@ class Listener:
         return len(self._context.connections)
 
     @property
+    def bodies(self) -> BodyMemory:
+        """What the bodies of its requests take now, and may take."""
+        return self._context.bodies
+
+    @property
     def draining(self) -> bool:
         """Whether the end has begun."""
         return self._context.draining

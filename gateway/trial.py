@@ -55,7 +55,8 @@ def counts_of(cell: TrackCell) -> TrackCounts:
 class Trials:
     """``watch`` is the step of a control loop: it rolls back each trial that policy says has failed.
 
-    Instances watch by themselves: a compare-and-set lets one of them roll back, and the others find it done.
+    Instances watch by themselves: a compare-and-set lets one of them roll back, and the others find it done. ``aborts``
+    counts by alias those that this one ended.
     """
 
     def __init__(
@@ -75,11 +76,18 @@ class Trials:
         self._report = report
         self._clock = clock
         self._looked: dict[str, int] = {}
+        self._aborts: dict[str, int] = {}
+
+    @property
+    def aborts(self) -> Mapping[str, int]:
+        """How many trials of each alias this instance has ended by itself; every alias is there."""
+        return {alias: self._aborts.get(alias, 0) for alias in self._table().current}
 
     async def watch(self) -> None:
         """Look at every running trial once."""
         policy, table = self._policy(), self._table()
         self._stats.forget(table.current)
+        self._aborts = {alias: count for alias, count in self._aborts.items() if alias in table.current}
         if not policy.abort:
             return
         running = [revision for revision in table.current.values() if revision.canary_of is not None]
@@ -117,4 +125,5 @@ class Trials:
         except (StoreError, PlanFault) as error:
             self._report(f"canary {revision.label} should end ({reason}), but: {error}")
             return
+        self._aborts[revision.alias] = self._aborts.get(revision.alias, 0) + 1
         self._report(f"canary {revision.label} ended by itself: {reason}. Now {made.label}")

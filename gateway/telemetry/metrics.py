@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.model import Endpoint
 from gateway.telemetry.cells import Counter, Histogram
@@ -23,6 +23,7 @@ PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0,
 TOKENS = tuple(float(4**power) for power in range(14))
 QUEUE = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 OVERHEAD = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+LOOP_LAG = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 # OpenTelemetry's well-known operation names; the rest keep the endpoint's own.
 OPERATIONS: Mapping[str, str] = MappingProxyType(
@@ -33,8 +34,8 @@ OPERATIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# (name, meaning, labels, values by labels), read when a scrape comes.
-GaugeReader = Callable[[], Iterable[tuple[tuple[str, ...], float]]]
+# Values by labels, read when a scrape comes.
+Reader = Callable[[], Iterable[tuple[tuple[str, ...], float]]]
 
 
 class Metrics:
@@ -72,6 +73,15 @@ class Metrics:
             ("priority", "outcome"),
             QUEUE,
         )
+        # Beside the count of the histogram, because 24 cells that begin at 0 are 24 series here and 408 there.
+        self.queue_outcomes = Counter(
+            "gateway_queue_outcomes",
+            "Requests that had to wait in the gateway's queue, by how that ended",
+            ("priority", "outcome"),
+        )
+        self.loop_lag = Histogram(
+            "gateway_loop_lag_seconds", "How late a timer of the event loop fires, four times a second", (), LOOP_LAG
+        )
         self.requests = Counter("gateway_requests", "Requests answered", ("endpoint", "status"))
         self.refusals = Counter("gateway_refusals", "Requests that were not served, by error code", ("code",))
         self.token_refusals = Counter(
@@ -94,14 +104,23 @@ class Metrics:
             ("sign", "state"),
         )
         self.revisions = RevisionStats(FIRST_TOKEN, PER_TOKEN)
-        self._gauges: list[tuple[str, str, tuple[str, ...], GaugeReader]] = []
+        self._read: list[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, tuple[str, ...], Reader]] = []
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def gauge(self, name: str, meaning: str, labels: tuple[str, ...], read: GaugeReader) -> None:
+    def gauge(self, name: str, meaning: str, labels: tuple[str, ...], read: Reader) -> None:
         """Add a gauge that is read at each scrape."""
-        self._gauges.append((name, meaning, labels, read))
+        self._read.append((GaugeMetricFamily, name, meaning, labels, read))
+
+    def counter(self, name: str, meaning: str, labels: tuple[str, ...], read: Reader) -> None:
+        """Add a counter that others keep, read at each scrape; its name is without ``_total``."""
+        self._read.append((CounterMetricFamily, name, meaning, labels, read))
+
+    def waited(self, priority: str, outcome: str, seconds: float) -> None:
+        """Count a wait in the queue that has ended."""
+        self.queue_outcomes.add(priority, outcome)
+        self.queue_wait.at(priority, outcome).observe(seconds)
 
     def observe(self, trace: Trace) -> None:
         """Count a finished request."""
@@ -127,16 +146,18 @@ class Metrics:
 
     def collect(self) -> Iterable[Metric]:
         """All families, for the library's registry."""
-        histograms = (self.duration, self.first_token, self.per_token, self.tokens, self.overhead, self.queue_wait)
+        histograms = (self.duration, self.first_token, self.per_token, self.tokens, self.overhead)
+        waits = (self.queue_wait, self.loop_lag)
         refused = (self.requests, self.refusals, self.token_refusals, self.strangers)
-        for family in (*histograms, *refused, self.retries, self.transitions, self.dry_runs):
+        placed = (self.queue_outcomes, self.retries, self.transitions, self.dry_runs)
+        for family in (*histograms, *waits, *refused, *placed):
             yield from family.collect()
         yield from self.revisions.collect()
-        for name, meaning, labels, read in self._gauges:
-            gauge = GaugeMetricFamily(name, meaning, labels=labels)
+        for kind, name, meaning, labels, read in self._read:
+            made = kind(name, meaning, labels=labels)
             for values, value in read():
-                gauge.add_metric(values, value)
-            yield gauge
+                made.add_metric(values, value)
+            yield made
 
     def render(self) -> bytes:
         """The exposition text of a scrape."""

@@ -10,15 +10,20 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway import gauges
+from gateway import errors, gauges
 from gateway.admission.limit import UNLIMITED
-from gateway.fleet.life import Sign, State
+from gateway.admission.outcomes import Outcome
+from gateway.errors import CODES
+from gateway.fleet.life import TRANSITIONS, Sign, State
+from gateway.fleet.look import Seen
 from gateway.fleet.registry import Registry
 from gateway.fleet.replica import Replica
 from gateway.fleet.signals import Reading, Signal
-from gateway.model import EngineSpec, Priority
+from gateway.identity.jwt import Reason
+from gateway.model import AliasTable, EngineSpec, Priority, Revision, Target
 from gateway.policy.fleet import FleetPolicy
 from gateway.telemetry.metrics import Metrics
+from gateway.wire.bodymemory import BodyMemory
 
 ONE, TWO = "127.0.0.1:8001", "127.0.0.1:8002"
 Samples = dict[tuple[str, ...], float]
@@ -34,19 +39,22 @@ class Site:
         self.registry = Registry(self._make, FleetPolicy, now=loop.time)
         self.one, self.two = (self.registry.add(EngineSpec(f"http://{at}"), "configuration") for at in (ONE, TWO))
         self.ages, self.faults = {"dns": 3.0, "file": 0.5}, {"dns": 1, "file": 0}
+        self.aliases = SimpleNamespace(table=AliasTable(7), degraded=True)
         discovery = SimpleNamespace(ages=lambda: self.ages, faults=lambda: self.faults)
         core: Any = SimpleNamespace(
             metrics=self.metrics,
             registry=self.registry,
             fleet=SimpleNamespace(discovery=discovery),
             gate=SimpleNamespace(depths=lambda: {("m", Priority.BULK): 3}),
-            aliases=SimpleNamespace(table=SimpleNamespace(generation=7)),
+            aliases=self.aliases,
+            limits=SimpleNamespace(alone=lambda: True, dropped=lambda: 8),
             records=SimpleNamespace(dropped=2),
             policies=SimpleNamespace(valid=False, epoch=4, faults=5),
             keys=SimpleNamespace(age=lambda: 1.5),
-            tokens=SimpleNamespace(ages=lambda: {"https://issuer.example": 9.0}),
+            tokens=SimpleNamespace(ages=lambda: {"works": 9.0, "fails": math.inf}, faults=lambda: {"fails": "http"}),
         )
-        listener: Any = SimpleNamespace(connections=11)
+        listener: Any = SimpleNamespace(connections=11, bodies=BodyMemory(1_000))
+        listener.bodies.take(30)
         gauges.watch(core, listener)
 
     def _make(self, spec: EngineSpec, origin: str, told: Any, spare: Any) -> Replica:
@@ -120,15 +128,95 @@ def test_what_waits_is_counted_by_model_and_class(site):
     assert site.scrape("gateway_queue_depth") == {("m", "bulk"): 3.0}
 
 
+def _leading(*targets: str) -> Revision:
+    return Revision("general", 1, tuple(map(Target, targets)), "ops", 1.0)
+
+
+def test_each_state_of_a_model_is_there_for_those_that_engines_serve_and_those_that_aliases_lead_to(site):
+    site.one.seen, site.two.seen = Seen(("base", "adapter")), Seen(("base",))
+    for sign in (Sign.HEALTHY, Sign.WARM):
+        site.two.take(sign)
+    site.aliases.table = AliasTable(1, {"general": _leading("base", "nowhere"), "other": _leading("base")})
+    found = site.scrape("gateway_model_replicas")
+    assert found.keys() == {(model, state.value) for model in ("base", "adapter", "nowhere") for state in State}
+    assert {key: value for key, value in found.items() if value} == {
+        ("base", "found"): 1.0,
+        ("base", "ready"): 1.0,
+        ("adapter", "found"): 1.0,
+    }
+    assert site.scrape("gateway_model_aliases") == {("base",): 2.0, ("nowhere",): 1.0}
+
+
+def test_models_are_bounded_and_those_of_aliases_are_not_crowded_out(site):
+    site.one.seen = Seen(tuple(f"adapter-{number}" for number in range(300)))
+    site.aliases.table = AliasTable(1, {"general": _leading("zulu")})
+    models = {model for model, _ in site.scrape("gateway_model_replicas")}
+    assert len(models) == 256
+    assert "zulu" in models
+    many = {f"alias-{number}": _leading(f"model-{number}") for number in range(300)}
+    site.aliases.table = AliasTable(2, many)
+    assert len(site.scrape("gateway_model_aliases")) == 256
+    assert len(site.scrape("gateway_model_replicas")) == 256 * len(State)
+
+
+def test_counters_of_closed_sets_begin_at_zero(site):
+    site.metrics.refusals.add("draining")
+    assert site.scrape("gateway_refusals") == {(code,): float(code == "draining") for code in CODES}
+    pairs = {(sign.value, after.value) for (_, sign), after in TRANSITIONS.items()}
+    assert site.scrape("gateway_replica_transitions") == dict.fromkeys(pairs, 0.0)
+    assert site.scrape("gateway_token_refusals") == {(reason.value,): 0.0 for reason in Reason}
+    assert site.scrape("gateway_handshake_failures") == {(): 0.0}
+    waits = {(outcome.value, priority.value) for outcome in Outcome for priority in Priority}
+    assert site.scrape("gateway_queue_outcomes") == dict.fromkeys(waits, 0.0)
+
+
+def test_every_way_in_which_an_engine_can_fail_is_counted_from_zero(site):
+    reasons = {value.reason for value in vars(errors).values() if getattr(value, "reason", None)}
+    assert len(reasons) > 8
+    assert site.scrape("gateway_retries") == {(reason,): 0.0 for reason in reasons}
+
+
+def test_what_was_counted_before_stays():
+    metrics = Metrics()
+    metrics.retries.add("reset")
+    gauges.start_at_zero(metrics)
+    assert metrics.retries.value("reset") == 1.0
+
+
+def test_trials_that_ended_by_themselves_are_counted_from_zero():
+    metrics = Metrics()
+    trials: Any = SimpleNamespace(aborts={"general": 2, "other": 0})
+    gauges.watch_trials(metrics, trials)
+    page = metrics.render().decode()
+    assert 'gateway_canary_aborts_total{alias="general"} 2.0' in page
+    assert 'gateway_canary_aborts_total{alias="other"} 0.0' in page
+
+
+def test_what_others_told_and_was_not_believed_is_a_counter():
+    metrics = Metrics()
+    share: Any = SimpleNamespace(age=lambda: 1.0, instances=2, refused=3)
+    gauges.watch_share(metrics, share)
+    assert "gateway_load_share_refused_total 3.0" in metrics.render().decode()
+
+
 def test_the_rest_of_an_instance(site):
     names = {
         "gateway_client_connections": {(): 11.0},
+        "gateway_body_memory_bytes": {(): 30.0},
+        "gateway_body_memory_limit_bytes": {(): 1_000.0},
         "gateway_alias_generation": {(): 7.0},
+        "gateway_alias_table_degraded": {(): 1.0},
         "gateway_record_drops": {(): 2.0},
         "gateway_policy_valid": {(): 0.0},
-        "gateway_policy_epoch": {(): 4.0},
+        "gateway_policy_changes": {(): 4.0},
         "gateway_policy_faults": {(): 5.0},
+        "gateway_limits_alone": {(): 1.0},
+        "gateway_limits_dropped": {(): 8.0},
         "gateway_store_age_seconds": {(): 1.5},
-        "gateway_issuer_keys_age_seconds": {("https://issuer.example",): 9.0},
+        "gateway_issuer_keys_age_seconds": {("works",): 9.0, ("fails",): math.inf},
+        "gateway_issuer_keys_faults": {("works",): 0.0, ("fails",): 1.0},
     }
     assert {name: site.scrape(name) for name in names} == names
+    counters = {"record_drops", "policy_changes", "policy_faults", "limits_dropped"}
+    page = site.metrics.render().decode()
+    assert all(f"# TYPE gateway_{name}_total counter" in page for name in counters)

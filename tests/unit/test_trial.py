@@ -71,6 +71,7 @@ def test_a_trial_that_fails_far_more_often_is_rolled_back_to_what_it_would_have_
     assert (made["expect_revision"], made["at"]) == (2, 9.0)
     assert "general@2 ended" in made["note"]
     assert "Now general@3" in desk.said[0]
+    assert desk.trials.aborts == {"general": 1}
 
 
 def test_a_trial_that_is_far_slower_to_its_first_token_ends_too():
@@ -135,6 +136,25 @@ def test_a_revision_that_is_no_trial_has_one_track_and_is_left_alone():
     desk.watch()
     assert desk.store.assigned == []
     assert tracks_of(desk.stats, BEFORE)["stable"].errors == 50
+
+
+def test_every_alias_has_a_count_of_trials_ended_and_only_those_that_this_instance_ended_are_in_it():
+    desk = Desk()
+    desk.table = AliasTable(2, {"general": TRIAL, "other": BEFORE})
+    desk.store.lost = True
+    desk.serve("stable", 2_000)
+    desk.serve("canary", 400, failed=400)
+    desk.watch()
+    assert desk.trials.aborts == {"general": 0, "other": 0}
+    desk.store.lost = False
+    desk.serve("stable", 600)
+    desk.watch()
+    assert desk.trials.aborts == {"general": 1, "other": 0}
+    desk.table = AliasTable(3, {"other": BEFORE})
+    desk.watch()
+    assert desk.trials.aborts == {"other": 0}
+    desk.table = AliasTable(4, {"general": BEFORE})
+    assert desk.trials.aborts == {"general": 0}, "one of the same name is another alias"
 
 
 def test_cells_of_aliases_that_are_gone_are_dropped():

@@ -143,7 +143,7 @@ def test_symptoms_page_and_few_causes_do():
         "GatewayErrorBudgetBurnFast",
         "GatewayFirstTokenBurnFast",
         "GatewayAliasFailing",
-        "GatewayNoReadyReplica",
+        "GatewayModelNotReady",
         "GatewayFleetNotReady",
         "GatewayDown",
         "GatewayStoreUnreachable",
@@ -202,6 +202,7 @@ def groupings(expr: str) -> set[str]:
 
 _SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
 TARGET = {"job", "instance"}
+MODEL = "sim-model"
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +220,38 @@ def exported(shared_site) -> dict[str, set[str]]:
         typed = family.name + ("_total" if family.type == "counter" else "")
         assert f"# TYPE {typed} {family.type}\n" in page
     return found
+
+
+def test_promtool_finds_nothing_in_the_page_of_a_gateway_that_has_served(shared_site, wait_until):
+    """Names, units and types by Prometheus's rules, of families that every gateway has and of those that some do."""
+    gateway = shared_site.gateway([shared_site.engine()])
+    gateway.wait_ready(MODEL)
+    metrics = gateway.gateway.core.metrics
+    gauges.watch_share(metrics, SimpleNamespace(age=lambda: 0.0, instances=0, refused=0))  # with Redis alone
+    gauges.watch_certificate(metrics, SimpleNamespace(expires_at=0.0))  # with TLS alone
+    metrics.dry_runs.add("estimate", "same")
+    ask = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "stream": True}
+    headers = {"authorization": f"Bearer {gateway.key()}"}
+    answer = httpx.post(f"{gateway.base_url}/chat/completions", json=ask, headers=headers, trust_env=False)
+    assert answer.status_code == 200
+    page = httpx.get(f"{gateway.admin_url}/metrics", trust_env=False).text
+    for line in (
+        'gateway_requests_total{endpoint="chat",status="200"} 1.0',
+        'gateway_model_replicas{model="sim-model",state="ready"} 1.0',
+        'gateway_model_aliases{model="sim-model"} 1.0',
+        'gateway_queue_outcomes_total{outcome="full",priority="bulk"} 0.0',
+        'gateway_canary_aborts_total{alias="sim-model"} 0.0',
+        "gateway_body_memory_bytes 0.0",
+    ):
+        assert f"\n{line}\n" in page
+    wait_until(lambda: "gateway_loop_lag_seconds_count 0.0" not in gateway.metrics(), "the loop's timer")
+    done = promtool("check", "metrics", input=page)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_promtool_would_find_a_counter_that_passes_for_a_gauge():
+    page = "# HELP gateway_drops_total Drops\n# TYPE gateway_drops_total gauge\ngateway_drops_total 1\n"
+    assert "_total" in promtool("check", "metrics", input=page).stderr
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.admission.outcomes import Outcome
 from gateway.errors import CODES
-from gateway.model import Endpoint, Usage
+from gateway.model import Endpoint, Priority, Usage
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.trace import Trace, conclude
 
@@ -22,6 +23,8 @@ LABELS = {
     "gen_ai_client_token_usage": {*GEN_AI, "gen_ai_token_type"},
     "gateway_overhead_seconds": {"endpoint"},
     "gateway_queue_wait_seconds": {"priority", "outcome"},
+    "gateway_queue_outcomes": {"priority", "outcome"},
+    "gateway_loop_lag_seconds": set(),
     "gateway_requests": {"endpoint", "status"},
     "gateway_refusals": {"code"},
     "gateway_token_refusals": {"reason"},
@@ -109,7 +112,7 @@ def test_the_labels_are_these():
     metrics = Metrics()
     metrics.observe(_trace())
     metrics.observe(_trace(error="engine_error"))
-    metrics.queue_wait.at("bulk", "expired").observe(300.0)
+    metrics.waited("bulk", "expired", 300.0)
     metrics.retries.add("reset")
     metrics.transitions.add("lost", "ejected")
     metrics.dry_runs.add("estimate", "same")
@@ -173,6 +176,17 @@ def test_operations_have_the_names_of_the_convention(endpoint, operation):
     assert sample.labels["gen_ai_operation_name"] == operation
 
 
+def test_a_wait_is_counted_by_how_it_ended_and_measured():
+    metrics = Metrics()
+    for seconds in (0.5, 2.5):
+        metrics.waited(Priority.BULK, Outcome.EXPIRED, seconds)
+    families = _families(metrics)
+    labels = {"priority": "bulk", "outcome": "expired"}
+    assert [(s.labels, s.value) for s in families["gateway_queue_outcomes"].samples] == [(labels, 2.0)]
+    (total,) = _samples(families, "gateway_queue_wait_seconds", "_sum")
+    assert (total.labels, total.value) == (labels, 3.0)
+
+
 def test_a_request_without_an_alias_is_counted_but_names_no_model():
     """The alias of a trace is set only once it was found and allowed; the served model is never a label."""
     families = _observed(alias=None, model="served-7b", error="model_not_found", status=404)
@@ -230,6 +244,18 @@ def test_a_gauge_is_read_at_each_scrape():
         values[0] = value
         (sample,) = _families(metrics)["gateway_in_flight"].samples
         assert (sample.labels, sample.value) == ({"replica": "0"}, value)
+
+
+def test_a_counter_that_others_keep_is_read_at_each_scrape():
+    metrics, values = Metrics(), [1.0]
+    metrics.counter("gateway_record_drops", "Records lost", ("where",), lambda: [(("here",), values[0])])
+    for value in (1.0, 7.0):
+        values[0] = value
+        family = _families(metrics)["gateway_record_drops"]
+        assert family.type == "counter"
+        assert [(s.name, s.labels, s.value) for s in family.samples] == [
+            ("gateway_record_drops_total", {"where": "here"}, value)
+        ]
 
 
 def test_the_process_is_measured_too():
