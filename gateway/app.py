@@ -153,11 +153,12 @@ class Gateway:
     def _open_placing(self, policies: Policies, held: Secrets, fleet: Fleet, metrics: Metrics) -> tuple[Balancer, Gate]:
         """What decides where a request goes, and what has it wait for that; both follow the lives of replicas."""
         loop = asyncio.get_running_loop()
+        dice = random.Random(secrets.randbits(128))  # noqa: S311 - it spreads load, it keeps no secret
         balancer = Balancer(
             lambda: policies.policy.routing.balancing,
             key=prefix_key(held.salt),
             now=loop.time,
-            random=random.Random(secrets.randbits(128)).random,  # noqa: S311 - it spreads load, it keeps no secret
+            random=dice.random,
             compared=metrics.dry_runs.add,
         )
         fleet.registry.on_transition(balancer.on_transition)
@@ -166,6 +167,8 @@ class Gateway:
             lambda: policies.policy.routing.admission,
             fleet.registry.ready,
             on_outcome=metrics.waited,
+            memory=self.settings.body_memory // 2,
+            random=dice.random,
         )
         self._stack.callback(gate.close)
         fleet.registry.on_transition(lambda step: gate.pump())

@@ -9,8 +9,9 @@ _STALE = 120.0  # seconds without anybody waiting, after which what was seen say
 _ENOUGH = 2.0  # places, as far as they are remembered, that make a rate known
 _SHORTEST = 0.05  # seconds: a rate over less is chance
 _LONGEST = 5 * _MEMORY  # seconds that one silence counts at most, whatever the clock does
-_MOST = 60
+_MOST = 60  # seconds to come back in: clients such as OpenAI's heed no more, and come back when they like
 _UNKNOWN = 5
+_LEAST_SPREAD, _MOST_SPREAD = 2, 20
 
 
 class DrainMeter:
@@ -62,10 +63,19 @@ class DrainMeter:
         by_requests = requests * self._seconds / self._requests
         return min(by_requests, tokens * self._seconds / self._tokens) if self._tokens > 0.0 else by_requests
 
-    def retry_after(self, queued: int, now: float) -> int:
-        """In how many whole seconds, from 1 to 60, those who wait now will have got places."""
+    def retry_after(self, queued: int, now: float, chance: float) -> int:
+        """In how many whole seconds, from 1 to 60, to come back: once those who wait now will have got places.
+
+        ``chance``, from 0 to below 1, says how much later than that, so that those who are refused together do not come
+        back together: at most as long again, but from 2 to 20 seconds, as far as the 60 allow it. A time beyond them
+        cannot be told; then it is any of the last 20.
+        """
         seconds = self.wait_for(queued, math.inf, now)
-        return _UNKNOWN if seconds is None else min(max(math.ceil(seconds), 1), _MOST)
+        least = _UNKNOWN if seconds is None else max(math.ceil(seconds), 1)
+        if least > _MOST:
+            least = _MOST - _MOST_SPREAD
+        spread = min(max(least, _LEAST_SPREAD), _MOST_SPREAD, _MOST - least)
+        return least + int(chance * (spread + 1))
 
     def _pass(self, now: float) -> None:
         if not self._waiting:

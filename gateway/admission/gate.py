@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -19,16 +20,17 @@ from typing import NamedTuple
 
 from gateway.admission.drain import DrainMeter
 from gateway.admission.flows import Ticket
+from gateway.admission.holdings import UNBOUNDED, QueueFull, Together
 from gateway.admission.mix import Mix
 from gateway.admission.outcomes import Outcome, failure
-from gateway.admission.queue import FairQueue, QueueFull
+from gateway.admission.queue import FairQueue
 from gateway.admission.vacancy import Replica, Vacancy, vacancy
 from gateway.errors import GatewayError
 from gateway.model import Priority
 from gateway.policy.admission import Admission
 from gateway.recent import keep
 
-_MOST_METERS = 1_000
+_MOST_MODELS = 1_000
 
 
 class Claim(NamedTuple):
@@ -86,7 +88,7 @@ class _Line:
     """All that is kept of a model while something waits for it or a promise is open. ``turn`` is a number that grew
     with each promise of the gate when this one got its last; a new line begins behind the others."""
 
-    __slots__ = ("meter", "model", "open", "queue", "sleepers", "turn")
+    __slots__ = ("meter", "model", "open", "queue", "turn")
 
     def __init__(self, model: str, queue: FairQueue, meter: DrainMeter, turn: int) -> None:
         self.model = model
@@ -94,14 +96,14 @@ class _Line:
         self.meter = meter
         self.turn = turn
         self.open = 0
-        self.sleepers: dict[int, _Sleeper] = {}
 
 
 class Gate:
     """One for an instance. ``pool`` gives the ready replicas of a model; ``close`` is idempotent.
 
     ``mix`` is told by whoever uses the places what each model has. ``on_outcome`` is told once of each call of
-    ``turn``: the class, what came of it, and the seconds it waited here. It may not raise.
+    ``turn``: the class, what came of it, and the seconds it waited here. It may not raise. ``memory`` is how many bytes
+    all that waits may hold together. ``random`` gives numbers from 0 to below 1.
     """
 
     def __init__(
@@ -112,13 +114,18 @@ class Gate:
         *,
         on_outcome: Callable[[Priority, Outcome, float], None],
         mix: Mix | None = None,
+        memory: int = UNBOUNDED,
+        random: Callable[[], float] = random.random,
     ) -> None:
         self._loop = loop
         self._policy = policy
         self._pool = pool
         self._on_outcome = on_outcome
         self.mix = Mix() if mix is None else mix
+        self._random = random
+        self._together = Together(memory)
         self._lines: dict[str, _Line] = {}
+        self._sleepers: dict[int, _Sleeper] = {}  # of all lines, by the numbers of their tickets
         self._meters: OrderedDict[str, DrainMeter] = OrderedDict()
         self._numbers = count()
         self._turns = count()
@@ -162,7 +169,7 @@ class Gate:
             self._tidy(line)
         now = self._loop.time()
         if outcome is not Outcome.DISPATCHED:
-            after = line.meter.retry_after(len(line.queue), now)
+            after = line.meter.retry_after(len(line.queue), now, self._random())
             raise self._failed(claim.priority, outcome, now - since, after)
         self._on_outcome(claim.priority, outcome, now - since)
         return Place(self, line)
@@ -201,9 +208,9 @@ class Gate:
         except QueueFull:
             return Outcome.FULL
         for each in evicted:
-            self._wake(line, each, Outcome.EVICTED)
+            self._wake(each, Outcome.EVICTED)
         line.meter.begin(since)
-        sleeper = line.sleepers[ticket.number] = _Sleeper(ticket, self._loop.create_future())
+        sleeper = self._sleepers[ticket.number] = _Sleeper(ticket, self._loop.create_future())
         return sleeper
 
     def _ticket(self, claim: Claim) -> Ticket:
@@ -235,18 +242,18 @@ class Gate:
         self._closed = True
         for line in tuple(self._lines.values()):
             for ticket in line.queue.clear():
-                self._wake(line, ticket, Outcome.STOPPED)
+                self._wake(ticket, Outcome.STOPPED)
             self._tidy(line)
 
     # --- what is shown
 
     def depths(self) -> Mapping[tuple[str, Priority], int]:
-        """How many wait, by model and class."""
-        return {
-            (model, priority): depth
-            for model, line in self._lines.items()
-            for priority, depth in line.queue.depths().items()
-        }
+        """How many wait, by model and class: also none, of the models for which somebody has ever asked for a turn. Of
+        very many models those that were asked for the longest ago are forgotten."""
+        depths = {(model, priority): 0 for model in self._meters for priority in Priority}
+        for model, line in self._lines.items():
+            depths.update(((model, priority), depth) for priority, depth in line.queue.depths().items())
+        return depths
 
     def sizes(self) -> Mapping[str, int]:
         """Bytes that are held by those who wait, by model."""
@@ -258,8 +265,9 @@ class Gate:
         line = self._lines.get(model)
         if line is None:
             meter = self._meters.get(model) or DrainMeter()
-            keep(self._meters, model, meter, _MOST_METERS)
-            line = self._lines[model] = _Line(model, FairQueue(self._policy), meter, next(self._turns))
+            keep(self._meters, model, meter, _MOST_MODELS)
+            queue = FairQueue(self._policy, self._together)
+            line = self._lines[model] = _Line(model, queue, meter, next(self._turns))
         return line
 
     def _tidy(self, line: _Line) -> None:
@@ -306,7 +314,7 @@ class Gate:
         left = self._vacancy(line.model)
         now = self._loop.time()
         while most > 0 and line.queue and (ticket := line.queue.take(now, left.may)) is not None:
-            if self._wake(line, ticket, Outcome.DISPATCHED):
+            if self._wake(ticket, Outcome.DISPATCHED):
                 left.fill()
                 self._promise(line, ticket.tokens, now)
                 most -= 1
@@ -331,9 +339,9 @@ class Gate:
             self._serve(line)
         self._tidy(line)
 
-    def _wake(self, line: _Line, ticket: Ticket, outcome: Outcome) -> bool:
+    def _wake(self, ticket: Ticket, outcome: Outcome) -> bool:
         """Tell it, unless it has been cancelled and has yet to run and say so; whether it was told."""
-        woken = line.sleepers.pop(ticket.number).woken
+        woken = self._sleepers.pop(ticket.number).woken
         if woken.done():
             return False
         woken.set_result(outcome)
@@ -342,12 +350,12 @@ class Gate:
     def _expire(self, line: _Line, sleeper: _Sleeper) -> None:
         if line.queue.remove(sleeper.ticket):
             ready = self._vacancy(line.model).ready
-            self._wake(line, sleeper.ticket, Outcome.EXPIRED if ready else Outcome.NO_REPLICA)
+            self._wake(sleeper.ticket, Outcome.EXPIRED if ready else Outcome.NO_REPLICA)
 
     def _leave(self, line: _Line, sleeper: _Sleeper) -> None:
         """It was cancelled, perhaps between being woken and running."""
         if line.queue.remove(sleeper.ticket):
-            del line.sleepers[sleeper.ticket.number]
+            del self._sleepers[sleeper.ticket.number]
         elif not sleeper.woken.cancelled() and sleeper.woken.result() is Outcome.DISPATCHED:
             self.settle(line, taken=False)
 

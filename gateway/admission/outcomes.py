@@ -18,7 +18,8 @@ class Outcome(StrEnum):
     |------------|---------------------------------------------------------------------------|
     | dispatched | it got a place                                                            |
     | full       | as many wait as may, and nobody has to give way to it                     |
-    | evicted    | it waited, and gave way to a higher class, or to a tenant with less       |
+    | evicted    | it waited, and gave way to a class or alias that has less than its part,  |
+    |            | to a higher class, or to a tenant with less                               |
     | expired    | it has waited for as long as its class may                                |
     | hopeless   | it would have: what is before it takes longer                             |
     | no_replica | the same, and no replica of its model is ready                            |

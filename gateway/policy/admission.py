@@ -38,11 +38,11 @@ class Admission:
     """What bounds the requests at the engines, and those that wait for a place there.
 
     ``in_flight`` is how many a replica may have (``None``: learned). Of each alias ``queue`` requests with together
-    ``queue_bytes`` of bodies may wait, each for the seconds of its class in ``wait``. ``share`` is how much of all
-    places of a model may be taken, at least, for one more of a class to be let in, so that the classes above find some
-    free, as far as they come at all. Once
-    one of a class has waited for the seconds of ``starve`` (0: never), its class gets some places whatever waits above
-    it. A stream that waits is sent a comment each ``comments`` seconds (0: none).
+    ``queue_bytes`` of bodies may wait, each for the seconds of its class in ``wait``. A part of both is for each class
+    below the highest. ``share`` is how much of all places of a model may be taken, at least, for one more of a class to
+    be let in, so that the classes above find some free, as far as they come at all. Once one of a class has waited for
+    the seconds of ``starve`` (0: never), its class gets some places whatever waits above it. A stream that waits is
+    sent a comment each ``comments`` seconds (0: none).
     """
 
     in_flight: int | None = None

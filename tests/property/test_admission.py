@@ -14,10 +14,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from gateway.admission.drain import DrainMeter
 from gateway.admission.flows import EARLY, MOST_TOKENS, QUANTUM, Flows, Ticket
 from gateway.admission.gate import Claim, Gate
+from gateway.admission.holdings import UNBOUNDED, QueueFull, Together, part
 from gateway.admission.limit import UNLIMITED, places
 from gateway.admission.mix import Mix
 from gateway.admission.outcomes import Outcome
-from gateway.admission.queue import STARVED_EVERY, FairQueue, QueueFull
+from gateway.admission.queue import STARVED_EVERY, FairQueue
 from gateway.errors import GatewayError
 from gateway.model import Priority
 from gateway.policy.admission import Admission, PerClass
@@ -185,22 +186,30 @@ class Crowded(Mix):
         return 1e9
 
 
+def parts(bound: int) -> tuple[int, int, int]:
+    """What each class has of a bound for itself."""
+    lower = max(min(math.ceil(bound / 8), (bound - 1) // 2), 0)
+    return bound - 2 * lower, lower, lower
+
+
 class QueueMachine(RuleBasedStateMachine):
     """Whatever comes, goes and changes: the queue is what a list would be, searched from end to end."""
 
     def __init__(self) -> None:
         super().__init__()
         self.policy = Admission()
-        self.queue = FairQueue(lambda: self.policy)
+        self.together = Together()
+        self.queue = FairQueue(lambda: self.policy, self.together)
         self.waiting: list[Ticket] = []  # in order of arrival
         self.gone: list[Ticket] = []
         self.number = 0
         self.now = 1_000.0
         self.since_starved = STARVED_EVERY
 
-    @initialize(policy=POLICIES)
-    def begin(self, policy):
+    @initialize(policy=POLICIES, whole=st.sampled_from([60, 120, UNBOUNDED]))
+    def begin(self, policy, whole):
         self.policy = policy
+        self.together.whole = whole
 
     @rule(policy=POLICIES)
     def change(self, policy):
@@ -220,39 +229,103 @@ class QueueMachine(RuleBasedStateMachine):
         earlier=st.just(0.0) | st.floats(0, 50),
     )
     def offer(self, tenant, tokens, weight, priority, alias, size, earlier):
+        self._offer(tenant, tokens, weight, priority, alias, size, earlier)
+
+    @rule(tenant=TENANTS, priority=PRIORITIES, alias=ALIASES, size=st.sampled_from([1, 20]), many=st.integers(3, 8))
+    def flood(self, tenant, priority, alias, size, many):
+        for _ in range(many):
+            self._offer(tenant, 100, 1.0, priority, alias, size, 0.0)
+
+    def _offer(self, tenant, tokens, weight, priority, alias, size, earlier):
         self.number += 1
         each = ticket(self.number, tenant, tokens, weight, priority, alias=alias, size=size, entered=self.now - earlier)
-        ways = list(self._ways_in(each))
-        held = [one for one in self.waiting if one.alias == alias]
+        bounds = self._bounds(each)
+        ways = list(self._ways_in(each, *bounds))
+        within = self._within(each, *bounds)
+        before = {rank: self._of_class(alias, rank) for rank in range(3)}
         try:
             evicted = self.queue.offer(each)
         except QueueFull:
             assert None in ways
+            assert not within
             return
         assert set(evicted) in ways
-        self._check_that_none_is_less_than(each, evicted)
+        here = [one for one in evicted if one.alias == alias]
+        self._check_that_none_is_less_than(each, here)
+        for one in here:  # nobody of another class that is within its part
+            limits = [parts(bound)[one.priority.rank] for bound in bounds]
+            count, size = before[one.priority.rank]
+            assert one.priority is each.priority or count > limits[0] or size > limits[1]
         for one in evicted:
-            held.remove(one)
             self._forget(one)
         later = next((n for n, one in enumerate(self.waiting) if one.entered > each.entered), len(self.waiting))
         self.waiting.insert(later, each)
-        assert len(held) + 1 <= self.policy.queue
-        assert sum(one.size for one in held) + size <= self.policy.queue_bytes
+        held = [one for one in self.waiting if one.alias == alias]
+        assert len(held) <= self.policy.queue
+        assert sum(one.size for one in held) <= self.policy.queue_bytes
+        assert self.together.size <= self.together.whole
 
-    def _ways_in(self, each: Ticket) -> Iterator[set[Ticket] | None]:
+    def _bounds(self, each: Ticket) -> tuple[int, int]:
+        """What its alias may hold: as policy says, and of all together what is free, but an equal part at least."""
+        aliases = {one.alias for one in [*self.waiting, each]}
+        held = sum(one.size for one in self.waiting if one.alias == each.alias)
+        free = self.together.whole - sum(one.size for one in self.waiting)
+        together = max(self.together.whole // len(aliases), held + free)
+        return self.policy.queue, min(self.policy.queue_bytes, together)
+
+    def _of_class(self, alias: str, rank: int) -> tuple[int, int]:
+        sizes = [one.size for one in self.waiting if (one.alias, one.priority.rank) == (alias, rank)]
+        return len(sizes), sum(sizes)
+
+    def _within(self, each: Ticket, count: int, size: int) -> bool:
+        """Whether its class is within its part with it, of what there is too much of."""
+        held = [one.size for one in self.waiting if one.alias == each.alias]
+        rank = each.priority.rank
+        own = self._of_class(each.alias, rank)
+        counted = len(held) + 1 <= count or own[0] + 1 <= parts(count)[rank]
+        return counted and (sum(held) + each.size <= size or own[1] + each.size <= parts(size)[rank])
+
+    def _ways_in(self, each: Ticket, most: int, most_bytes: int) -> Iterator[set[Ticket] | None]:
         """Who may give way; ``None``: not enough. There are several ways where tenants hold equally much."""
         held = [one for one in self.waiting if one.alias == each.alias]
-        count = len(held) + 1 - self.policy.queue
-        size = sum(one.size for one in held) + each.size - self.policy.queue_bytes
-        lower = [one for one in held if one.priority.rank > each.priority.rank]
+        over = len(held) + 1 - most, sum(one.size for one in held) + each.size - most_bytes
+        if max(over) <= 0:
+            yield from self._others_that_leave([one for one in self.waiting if one.alias != each.alias], each, held)
+            return
+        rank, within = each.priority.rank, self._within(each, most, most_bytes)
+        ranks = [lower for lower in (2, 1, 0) if lower > rank or (within and lower < rank)]
+        beyond = [
+            sum(max(self._of_class(each.alias, lower)[measure] - parts(bound)[lower], 0) for lower in ranks)
+            for measure, bound in enumerate((most, most_bytes))
+        ]
         own = [one for one in held if one.priority is each.priority]
-        for equals in self._equals_that_leave(own, each, count - len(lower), size - sum(one.size for one in lower)):
+        for equals in self._equals_that_leave(own, each, over[0] - beyond[0], over[1] - beyond[1]):
             if equals is None:
                 yield None
                 continue
-            left = count - len(equals), size - sum(one.size for one in equals)
-            for others in self._lower_that_leave(lower, *left):
-                yield equals | others
+            left = over[0] - len(equals), over[1] - sum(one.size for one in equals)
+            givers = [one for one in held if one.priority.rank in ranks]
+            for lower in self._lower_that_leave(givers, *left, (most, most_bytes)):
+                gone = equals | lower
+                others = [one for one in self.waiting if one.alias != each.alias]
+                for far in self._others_that_leave(others, each, [one for one in held if one not in gone]):
+                    yield gone | far
+
+    def _others_that_leave(self, others: list[Ticket], each: Ticket, held: list[Ticket]) -> Iterator[set[Ticket]]:
+        """Of the other alias, since there are two: all beyond its part that is too much."""
+        over = sum(one.size for one in [*others, *held, each]) - self.together.whole
+        if over <= 0:
+            yield set()
+            return
+        part_of_all = self.together.whole // 2
+        lowest = next(
+            rank
+            for rank in (2, 1, 0)
+            if sum(one.size for one in others if one.priority.rank == rank) > parts(part_of_all)[rank]
+        )
+        for one, _ in self._newest_of_most([one for one in others if one.priority.rank == lowest], True):
+            for more in self._others_that_leave([other for other in others if other is not one], each, held):
+                yield {one} | more
 
     def _equals_that_leave(self, own, each, count, size):
         if count <= 0 and size <= 0:
@@ -269,14 +342,20 @@ class QueueMachine(RuleBasedStateMachine):
             for more in self._equals_that_leave(rest, each, count - 1, size - one.size):
                 yield None if more is None else {one} | more
 
-    def _lower_that_leave(self, lower, count, size):
+    def _lower_that_leave(self, givers, count, size, bounds):
         if count <= 0 and size <= 0:
             yield set()
             return
-        lowest = max(one.priority.rank for one in lower)
-        for one, _ in self._newest_of_most([one for one in lower if one.priority.rank == lowest], size > 0):
-            rest = [other for other in lower if other is not one]
-            for more in self._lower_that_leave(rest, count - 1, size - one.size):
+        by_size = size > 0
+        limits = parts(bounds[by_size])
+        lowest = next(
+            rank
+            for rank in (2, 1, 0)
+            if sum(self._measure(one, by_size) for one in givers if one.priority.rank == rank) > limits[rank]
+        )
+        for one, _ in self._newest_of_most([one for one in givers if one.priority.rank == lowest], by_size):
+            rest = [other for other in givers if other is not one]
+            for more in self._lower_that_leave(rest, count - 1, size - one.size, bounds):
                 yield {one} | more
 
     def _newest_of_most(self, tickets, by_size):
@@ -290,7 +369,7 @@ class QueueMachine(RuleBasedStateMachine):
     def _measure(self, one: Ticket, by_size: bool) -> int:
         return one.size if by_size else 1
 
-    def _check_that_none_is_less_than(self, each: Ticket, evicted: tuple[Ticket, ...]) -> None:
+    def _check_that_none_is_less_than(self, each: Ticket, evicted: list[Ticket]) -> None:
         """Of its class, and by what was full: those who gave way hold no less now than the tenant of the newcomer."""
         held = [one for one in self.waiting if (one.alias, one.priority) == (each.alias, each.priority)]
         held = [one for one in held if one not in evicted] + [each]
@@ -363,6 +442,7 @@ class QueueMachine(RuleBasedStateMachine):
         for alias in ("x", "y"):
             sizes = [one.size for one in self.waiting if one.alias == alias]
             assert self.queue.depth_of(alias) == (len(sizes), sum(sizes))
+        assert self.together.size == sum(one.size for one in self.waiting)
 
     def teardown(self):
         while self.waiting:
@@ -391,6 +471,93 @@ def test_whatever_keeps_coming_above_all_that_starve_are_served(asked, above):
         left.discard(taken.number)
     below = {n for n in left if asked[n][0].rank > above.rank}
     assert not below
+
+
+def floods(size: int) -> st.SearchStrategy[list[tuple[Priority, str, str, int]]]:
+    """Bodies of no more than so many bytes."""
+    return st.lists(st.tuples(PRIORITIES, TENANTS, ALIASES, st.integers(0, size)), min_size=25, max_size=120)
+
+
+@STEADY
+@given(st.integers(0, 10**6))
+def test_the_parts_of_a_bound_are_all_of_it_and_what_the_highest_has_is_no_less(bound):
+    told = [part(bound, each.rank) for each in CLASSES]
+    assert tuple(told) == parts(bound)
+    assert sum(told) == bound
+    assert told[0] >= told[1] == told[2] >= 0
+
+
+@STEADY
+@given(
+    flood=floods(60),
+    bound=st.integers(1, 12),
+    memory=st.sampled_from([200, 400, UNBOUNDED]),
+    victim=st.sampled_from(CLASSES),
+    places=st.lists(st.booleans(), min_size=120, max_size=120),
+    late=st.integers(0, 24),
+)
+def test_whatever_floods_a_class_within_its_part_is_let_in_and_stays_until_it_is_served(
+    flood, bound, memory, victim, places, late
+):
+    """The victim has one request at a time, and no other tenant of its class comes."""
+    policy = Admission(queue=bound, queue_bytes=300, starve=PerClass(0, 5, 5))
+    together = Together(memory)
+    queues = {alias: FairQueue(lambda: policy, together) for alias in "xy"}
+    waits = None
+    for number, ((priority, tenant, alias, size), place) in enumerate(zip(flood, places, strict=False)):
+        if waits is None and number >= late:
+            waits = ticket(10_000 + number, "victim", 10, 1.0, victim, size=5)
+            if part(bound, victim.rank):
+                assert waits not in queues["x"].offer(waits)
+            else:
+                waits = None
+        if priority is not victim:
+            try:
+                evicted = queues[alias].offer(ticket(number, tenant, 100, 1.0, priority, alias=alias, size=size))
+            except QueueFull:
+                evicted = ()
+            assert waits is None or waits not in evicted
+        if waits is not None and place and queues["x"].take(10.0, lambda _: True) is waits:
+            waits = None
+        assert together.size <= memory
+        for name, each in queues.items():
+            count, held = each.depth_of(name)
+            assert count <= bound
+            assert held <= 300
+
+
+@STEADY
+@given(
+    flood=floods(6),
+    bound=st.integers(1, 24),
+    memory=st.sampled_from([100, 200, UNBOUNDED]),
+)
+def test_those_who_come_again_at_once_do_not_drive_out_each_other_for_ever(flood, bound, memory):
+    """Nobody is served, and whoever is refused or has to give way asks again: in the end nobody gives way any more.
+
+    Where no body is larger than a part. The room that a larger one leaves may let in others, again and again.
+    """
+    policy = Admission(queue=bound, queue_bytes=100)
+    together = Together(memory)
+    queues = {alias: FairQueue(lambda: policy, together) for alias in "xy"}
+    outside = [
+        ticket(number, tenant, 100, 1.0, priority, alias=alias, size=size)
+        for number, (priority, tenant, alias, size) in enumerate(flood)
+    ]
+    for _ in range(len(flood) + 10):
+        refused: list[Ticket] = []
+        let_in = 0
+        for each in outside:
+            try:
+                refused += queues[each.alias].offer(each)
+            except QueueFull:
+                refused.append(each)
+            else:
+                let_in += 1
+        outside = refused
+        if not let_in:
+            return
+    raise AssertionError("they drive out each other")
 
 
 # --- the gate
@@ -550,7 +717,7 @@ class GateMachine(RuleBasedStateMachine):
         self._spin(8)
         assert all(request.task.done() for request in self.all)
         assert len(self.outcomes) <= len(self.all)  # one that was cancelled before it ran has none
-        assert self.gate.depths() == {}
+        assert not any(self.gate.depths().values())
         assert not self.gate.waits("m")
         assert all(replica.in_flight == 0 for replica in self.replicas)
         self.loop.close()
@@ -568,9 +735,10 @@ TestGate.settings = settings(STEADY, max_examples=80, stateful_step_count=60)
     st.lists(
         st.tuples(st.sampled_from(["begin", "end", "note", "ask"]), st.floats(-1e9, 1e9), st.floats(-1e9, 1e12)),
         max_size=50,
-    )
+    ),
+    st.floats(0, 1, exclude_max=True),
 )
-def test_whatever_a_meter_sees_what_it_tells_is_bounded(events):
+def test_whatever_a_meter_sees_what_it_tells_is_bounded(events, chance):
     meter = DrainMeter()
     for what, now, tokens in events:
         match what:
@@ -582,7 +750,7 @@ def test_whatever_a_meter_sees_what_it_tells_is_bounded(events):
                 meter.note(tokens, now)
         wait = meter.wait_for(10, 1_000, now)
         assert wait is None or 0 <= wait < math.inf
-        assert 1 <= meter.retry_after(7, now) <= 60
+        assert 1 <= meter.retry_after(7, now, chance) <= 60
 
 
 @STEADY

@@ -129,6 +129,29 @@ def test_a_flood_of_one_model_leaves_places_to_another_on_the_same_engine(site: 
     assert order[1:11] == [MODEL, "adapter"] * 5
 
 
+def test_a_flood_of_the_highest_class_leaves_the_others_their_part_of_the_queue(site: Any):
+    engine = site.engine(step_time=0.005, prefill_tokens_per_second=0.0)
+    gateway = started(site, engine, in_flight=1, queue=8, starve={"standard": 0.1, "bulk": 0.1})
+    roles = {"urgent": ("urgent",), "later": ("later",), "calls": ("calls",)}
+    keys = {name: gateway.key(name, roles=role, tenant=name) for name, role in roles.items()}
+    crowd = Crowd(gateway)
+
+    async def flooded(until: int) -> None:
+        flood = [crowd.ask(keys["urgent"], max_tokens=20) for _ in range(20)]
+        await crowd.until(lambda: sum(each.done() for each in flood) >= until)
+
+    async def story() -> None:
+        crowd.ask(keys["urgent"], max_tokens=60)
+        await crowd.until(lambda: gateway.in_flight() == 1)
+        await flooded(12)
+        victims = [crowd.ask(keys[name]) for name in ("later", "calls")]
+        while not all(each.done() for each in victims):
+            await flooded(12)
+        assert [each.result().status_code for each in victims] == [200, 200]
+
+    crowd.run(story)
+
+
 def test_many_keys_aliases_and_tiny_requests_of_a_tenant_are_one_tenant(site: Any):
     engine = site.engine(step_time=0.005, prefill_tokens_per_second=0.0)
     gateway = started(site, engine, in_flight=1, queue=20)

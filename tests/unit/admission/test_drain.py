@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_of_requests_and_tokens_the_one_with_more_hope_counts():
 
 def test_nothing_is_known_at_first_nor_of_a_single_place_nor_of_a_moment():
     meter = DrainMeter()
-    assert (meter.wait_for(1, 1, 0.0), meter.retry_after(1_000, 0.0)) == (None, 5)
+    assert (meter.wait_for(1, 1, 0.0), meter.retry_after(1_000, 0.0, 0.0)) == (None, 5)
     meter.begin(0.0)
     meter.note(10, 1.0)
     assert meter.wait_for(1, 1, 1.0) is None
@@ -78,7 +79,7 @@ def test_a_queue_that_has_come_to_a_halt_has_no_rate():
     meter, now = drained(1.0, 60.0)
     assert meter.wait_for(10, math.inf, now + 10) > 10
     assert meter.wait_for(10, math.inf, now + 60) is None
-    assert meter.retry_after(10, now + 60) == 5
+    assert meter.retry_after(10, now + 60, 0.0) == 5
 
 
 def test_to_begin_twice_or_end_twice_changes_nothing():
@@ -102,19 +103,32 @@ def test_a_clock_that_jumps_costs_what_is_known_at_most(jump):
         meter.note(100, after + number / 10)
     again = meter.wait_for(10, math.inf, after + 20)
     assert again is None or 0 < again < 10
-    assert 1 <= meter.retry_after(10, after + 20) <= 60
+    assert 1 <= meter.retry_after(10, after + 20, 0.0) <= 60
 
 
 @pytest.mark.parametrize("queued", [0, 1, 10**9])
 @pytest.mark.parametrize("rate", [0.3, 1_000.0])
-def test_what_a_client_is_told_is_bounded(queued, rate):
+@pytest.mark.parametrize("chance", [0.0, 0.999999])
+def test_what_a_client_is_told_is_bounded(queued, rate, chance):
     meter, now = drained(rate, 30.0)
-    assert 1 <= meter.retry_after(queued, now) <= 60
+    assert 1 <= meter.retry_after(queued, now, chance) <= 60
 
 
 def test_a_client_is_told_when_those_who_wait_now_will_have_got_places():
     meter, now = drained(2.0, 60.0)
-    assert 13 <= meter.retry_after(30, now) <= 17
+    assert 13 <= meter.retry_after(30, now, 0.0) <= 17
+
+
+def test_those_who_are_refused_together_are_not_told_to_come_back_together():
+    """Over as long again as those wait who wait now, and never before these have got places."""
+    for queued, least, most in ((2, 1, 3), (20, 10, 20), (60, 30, 50), (90, 45, 60), (118, 59, 60), (400, 40, 60)):
+        meter, now = drained(2.0, 60.0)
+        told = Counter(meter.retry_after(queued, now, chance / 1_000) for chance in range(1_000))
+        expected = meter.wait_for(queued, math.inf, now)
+        assert (min(told), max(told)) == (pytest.approx(least, abs=1), pytest.approx(most, abs=2))
+        assert min(told) >= expected or expected > 60
+        assert max(told.values()) - min(told.values()) <= 1
+    assert {DrainMeter().retry_after(9, 0.0, chance / 10) for chance in range(10)} == {5, 6, 7, 8, 9, 10}
 
 
 def test_tokens_that_are_none_take_nothing_away():

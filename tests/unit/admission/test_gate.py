@@ -49,9 +49,16 @@ class Site:
         self.policy = PLAIN
         self.pools = {"m": [Replica(4, 4)]}
         self.asked = 0
+        self.chance = 0.0
         self.outcomes: list[tuple[Priority, Outcome, float]] = []
         self.gate = Gate(
-            loop, lambda: self.policy, self.pool, on_outcome=lambda *told: self.outcomes.append(told), mix=Crowded()
+            loop,
+            lambda: self.policy,
+            self.pool,
+            on_outcome=lambda *told: self.outcomes.append(told),
+            mix=Crowded(),
+            memory=1_000,
+            random=lambda: self.chance,
         )
 
     def pool(self, model: str) -> list[Replica]:
@@ -89,7 +96,12 @@ class Site:
         return Counter(outcome.value for _, outcome, _ in self.outcomes)
 
     def at_rest(self) -> bool:
-        return not self.gate.depths() and not self.gate.sizes() and not self.gate.waits("m")
+        return (
+            not any(self.gate.depths().values())
+            and not self.gate._sleepers
+            and not self.gate.sizes()
+            and not self.gate.waits("m")
+        )
 
 
 async def spin(times: int = 5) -> None:
@@ -317,6 +329,71 @@ async def test_without_a_queue_a_free_place_is_still_given(site: Site):
     assert site.at_rest()
 
 
+@on_a_stepped_clock
+async def test_those_who_are_refused_at_once_are_not_told_to_come_back_at_once(site: Site):
+    site.policy = replace(PLAIN, queue=0)
+    told = []
+    for site.chance in (0.0, 0.5, 0.999):
+        refused = site.ask()
+        await spin()
+        told.append(failure(refused))
+    assert told == [("queue_full", 5), ("queue_full", 8), ("queue_full", 10)]
+
+
+@on_a_stepped_clock
+async def test_what_waits_of_all_models_is_bounded_and_the_fattest_gives_way(site: Site):
+    """All may hold 1 000 bytes together."""
+    site.pools["n"] = [Replica(1, 1)]
+    fat = [await site.waiting(tenant=f"t{n}", size=200) for n in range(5)]
+    lean = await site.waiting(model="n", alias="y", size=300)
+    assert [failure(task) for task in fat if task.done()] == [("queue_full", 5)] * 2
+    assert site.gate.sizes() == {"m": 600, "n": 300}
+    refused = site.ask(model="n", alias="y", size=201)
+    await spin()
+    assert failure(refused)[0] == "queue_full"
+    assert site.told() == {"evicted": 2, "full": 1}
+    for task in (*fat, lean):
+        task.cancel()
+    await spin()
+    assert site.at_rest()
+
+
+@on_a_stepped_clock
+async def test_a_model_of_which_all_gave_way_is_left_as_one_that_nobody_waits_for(site: Site):
+    site.pools["n"] = [Replica(1, 1)]
+    fat = await site.waiting(model="n", alias="y", size=900)
+    lean = await site.waiting(size=200)
+    assert failure(fat) == ("queue_full", 5)
+    assert (site.gate.sizes(), site.gate.waits("n")) == ({"m": 200}, False)
+    lean.cancel()
+    await spin()
+    assert site.at_rest()
+
+
+# --- what is shown
+
+
+@on_a_stepped_clock
+async def test_a_depth_that_was_shown_once_goes_to_nothing_and_not_away(site: Site):
+    assert site.gate.depths() == {}
+    task = await site.waiting(B)
+    assert site.gate.depths() == {("m", I): 0, ("m", S): 0, ("m", B): 1}
+    task.cancel()
+    await spin()
+    assert site.gate.depths() == {("m", I): 0, ("m", S): 0, ("m", B): 0}
+
+
+@on_a_stepped_clock
+async def test_of_very_many_models_not_all_depths_are_shown(site: Site):
+    site.policy = replace(PLAIN, queue=0)
+    for number in range(1_100):
+        refused = site.ask(model=f"model{number}")
+        await spin(3)
+        assert refused.exception() is not None
+    assert len(site.gate.depths()) == 3 * 1_000
+    assert ("model0", I) not in site.gate.depths()
+
+
 # --- time
 
 
@@ -398,11 +475,31 @@ async def test_who_cannot_be_served_in_time_is_told_at_once_and_when_to_come_bac
     await spin()
     hopeless = [task for task in refused if task.done()]
     assert 3 <= len(hopeless) < 10
-    assert {failure(task) for task in hopeless} == {("queue_timeout", 60)}
+    assert {failure(task) for task in hopeless} == {("queue_timeout", 40)}
     assert site.told()["hopeless"] == len(hopeless)
     other = await site.waiting(I, tenant="other")  # its turn comes soon
     patient = await site.waiting(B)
     for task in (*waiting, *in_time, *refused, other, patient):
+        task.cancel()
+    await spin()
+    assert site.at_rest()
+
+
+@on_a_stepped_clock
+async def test_a_flood_above_makes_nobody_hopeless_whose_class_will_starve(site: Site):
+    site.policy = replace(PLAIN, wait=PerClass(300, 60, 300))
+    flood = [await site.waiting(I, tenant=f"t{n}", size=1) for n in range(120)]
+    for task in flood[:20]:  # one a second
+        await site.pass_time(1)
+        site.free()
+        await spin()
+        site.enter(task)
+    refused = site.ask(S, size=1)
+    await spin()
+    assert failure(refused) == ("queue_timeout", 40)
+    site.policy = replace(site.policy, starve=PerClass(0, 10, 30))
+    waiting = await site.waiting(S, size=1)
+    for task in (*flood, waiting):
         task.cancel()
     await spin()
     assert site.at_rest()
@@ -475,7 +572,7 @@ async def test_of_many_who_come_and_leave_while_one_waits_nothing_is_kept(site: 
         other = await site.waiting()
         other.cancel()
         await spin()
-    assert len(site.gate._lines["m"].sleepers) == site.gate.depths()["m", S] == 1
+    assert len(site.gate._sleepers) == site.gate.depths()["m", S] == 1
     first.cancel()
     await spin()
 

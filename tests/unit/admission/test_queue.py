@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gateway.admission.flows import Ahead, Ticket
-from gateway.admission.queue import STARVED_EVERY, FairQueue, QueueFull
+from gateway.admission.holdings import QueueFull
+from gateway.admission.queue import STARVED_EVERY, FairQueue
 from gateway.model import Priority
 from gateway.policy.admission import Admission, PerClass
 
@@ -146,13 +147,13 @@ def test_the_newest_of_the_lowest_class_gives_way_to_a_higher_one():
     held = {n: ticket(n, each) for n, each in enumerate((S, B, B, S))}  # all of one tenant
     fill(waiting, *held.values())
     assert waiting.offer(ticket(10, I)) == (held[2],)
-    assert waiting.offer(ticket(11, S)) == (held[1],)
+    for refused in (ticket(11, S), ticket(12, B)):  # the last of bulk stays, and no more of it comes in
+        with pytest.raises(QueueFull):
+            waiting.offer(refused)
+    assert waiting.offer(ticket(13, I)) == (held[3],)
     with pytest.raises(QueueFull):
-        waiting.offer(ticket(12, S))
-    with pytest.raises(QueueFull):
-        waiting.offer(ticket(13, B))
-    assert waiting.offer(ticket(14, I))[0].number == 11
-    assert drain(waiting) == [10, 14, 0, 3]
+        waiting.offer(ticket(14, I))
+    assert drain(waiting) == [10, 13, 0, 1]
 
 
 def test_of_another_alias_none_gives_way():
@@ -194,10 +195,18 @@ def test_a_policy_that_allows_less_than_waits_already_drives_nobody_out_but_lets
     policy = replace(PLAIN, queue=3)
     with pytest.raises(QueueFull):
         waiting.offer(ticket(20))
-    with pytest.raises(QueueFull):
-        waiting.offer(ticket(21, B))
     assert len(waiting) == 10
     assert [each.number for each in waiting.offer(ticket(22, I))] == [9, 8, 7, 6, 5, 4, 3, 2]
+    assert len(waiting) == 3
+
+
+@pytest.mark.parametrize("priority", [I, B])
+def test_one_within_its_part_makes_up_for_a_policy_that_allows_less(priority):
+    policy = PLAIN
+    waiting = FairQueue(lambda: policy)
+    fill(waiting, *(ticket(n) for n in range(10)))
+    policy = replace(PLAIN, queue=3)
+    assert len(waiting.offer(ticket(20, priority))) == 8
     assert len(waiting) == 3
 
 
@@ -250,8 +259,10 @@ def test_where_bytes_are_full_whoever_holds_the_most_of_them_gives_way():
 def test_lower_classes_give_way_first_and_then_equals():
     held = [ticket(0, B, size=20), *(ticket(n, S, "hog", size=20) for n in range(1, 5))]
     waiting = fill(queue(replace(PLAIN, queue_bytes=100)), *held)
-    assert [each.number for each in waiting.offer(ticket(9, S, "new", size=30))] == [0, 4]
-    assert waiting.depth_of("x") == (4, 90)
+    waiting.remove(held[4])
+    fill(waiting, ticket(5, B, size=20))
+    assert [each.number for each in waiting.offer(ticket(9, S, "new", size=40))] == [5, 3]
+    assert waiting.depth_of("x") == (4, 100)
 
 
 def test_of_the_lowest_class_whoever_holds_the_most_gives_way_first():
@@ -293,6 +304,22 @@ def test_no_more_than_some_equals_give_way_to_one():
     with pytest.raises(QueueFull):
         waiting.offer(ticket(900, tenant="new"))
     assert len(waiting) == 200
+
+
+@pytest.mark.parametrize(("size", "wanted"), [(64, 64), (65, None)])
+def test_the_larger_a_newcomer_is_the_more_equals_may_give_way_to_it(size, wanted):
+    """Bodies of no more than usual size all may: else whoever sends a large one is refused where many wait."""
+    waiting = queue(replace(PLAIN, queue_bytes=1_000))
+    fill(waiting, *(ticket(n, tenant="hog") for n in range(1_000)))
+    if wanted is None:
+        with pytest.raises(QueueFull):
+            waiting.offer(ticket(2_000, tenant="new", size=size))
+    else:
+        assert len(waiting.offer(ticket(2_000, tenant="new", size=size))) == wanted
+    mebi, body = 1 << 20, 262_144
+    waiting = fill(queue(replace(PLAIN, queue_bytes=256 * mebi)), *(ticket(n, S, "hog", size=body) for n in range(999)))
+    assert len(waiting.offer(ticket(2_000, S, "new", size=100 * mebi))) == 375
+    assert waiting.depth_of("x")[1] <= 256 * mebi
 
 
 def test_rankings_hold_no_more_than_there_is():
@@ -350,6 +377,16 @@ def test_before_a_newcomer_is_what_is_above_it_and_its_fair_part_of_its_class():
     assert waiting.ahead(ticket(9, S)) == Ahead(2, 107)
     assert waiting.ahead(ticket(9, S, "b")) == Ahead(3, 207)
     assert waiting.ahead(ticket(9, B)) == Ahead(4, 10_206)
+
+
+def test_before_one_whose_class_will_starve_is_no_more_than_goes_between_its_places():
+    waiting = fill(queue(STARVING), *(ticket(n, I, f"t{n}") for n in range(100)), ticket(200, B, "a"))
+    assert waiting.ahead(ticket(900, B, "a")) == Ahead(8, 10_100)
+    assert waiting.ahead(ticket(900, S, "b")).requests == 4
+    hasty = ticket(900, B, "b")
+    hasty.deadline = 30.0
+    assert waiting.ahead(hasty).requests == 101
+    assert waiting.ahead(ticket(900, I, "b")).requests <= 100
 
 
 def test_a_hundred_thousand_wait_and_make_way():
