@@ -140,7 +140,7 @@ def estimate(load: Load, uncached: float, pace: Rates, passed: float = 0.0) -> T
 
     ``passed`` seconds ago the load was so; meanwhile the prompts before it have got shorter, as a quote has it.
     """
-    ahead, step, passes, slot, pressure, factor, free, hold, back, again = _standing(load, pace)
+    ahead, step, passes, slot, pressure, factor, free, hold, back, spare, again = _standing(load, pace)
     uncached = _bounded(uncached, _TOKENS)
     if passed > 0.0:
         ahead = max(ahead - passed / ((1.0 / pace.prefill + step / PASS_TOKENS) * factor), 0.0)
@@ -148,7 +148,7 @@ def estimate(load: Load, uncached: float, pace: Rates, passed: float = 0.0) -> T
     queue, prefill = ahead / pace.prefill, uncached / pace.prefill
     decode = step * (passes + (ahead + uncached) / PASS_TOKENS)
     busy = uncached * (1.0 / pace.prefill + step / PASS_TOKENS)
-    burden = back * busy * busy + max(uncached - _bounded(load.spare, _TOKENS), 0.0) * again
+    burden = back * busy * busy + max(uncached - spare, 0.0) * again
     total = (queue + prefill + slot + decode + pressure + burden) * factor
     return Terms(queue, prefill, slot, decode, pressure, burden, factor, total)
 
@@ -184,11 +184,11 @@ class Quote:
 
     def renew(self, load: Load, pace: Rates, now: float) -> None:
         """Work it out anew."""
-        ahead, step, passes, slot, pressure, factor, self.free, hold, back, again = _standing(load, pace)
+        ahead, step, passes, slot, pressure, factor, self.free, hold, back, self.spare, again = _standing(load, pace)
         rate = pace.prefill
         self.token = token = (1.0 / rate + step / PASS_TOKENS) * factor
         self.crowd = back / factor  # the factor is in a token's time already, which will be squared
-        self.evict, self.spare = again * factor, _bounded(load.spare, _TOKENS)
+        self.evict = again * factor
         self.clear = now + ahead * token
         self.base = (step * passes + slot + pressure) * factor
         self.hold = hold * factor
@@ -197,20 +197,25 @@ class Quote:
 
     def seconds(self, uncached: float, now: float) -> float:
         """What ``estimate`` says as its total, when it was just renewed."""
-        lack = uncached - self.free
+        ahead, lack, pushed = self.clear - now, uncached - self.free, uncached - self.spare
         wait = lack * self.hold if lack > 0.0 else 0.0
         busy = uncached * self.token
-        burden = busy * busy * self.crowd + max(uncached - self.spare, 0.0) * self.evict
-        return max(self.clear - now, 0.0) + self.base + busy + burden + wait
+        burden = busy * busy * self.crowd
+        if pushed > 0.0:
+            burden += pushed * self.evict
+        return (ahead if ahead > 0.0 else 0.0) + self.base + busy + burden + wait
 
 
-def _standing(load: Load, pace: Rates) -> tuple[float, float, float, float, float, float, float, float, float, float]:
+_Standing = tuple[float, float, float, float, float, float, float, float, float, float, float]
+
+
+def _standing(load: Load, pace: Rates) -> _Standing:
     """Tokens ahead, seconds of a step, passes before a first token, seconds for slot and preemptions, and the factor;
     tokens of the KV cache that are free (below 0: others wait for some), and seconds for each that is lacking; requests
-    a second that come for what is held, and seconds for each token that another pushes out.
+    a second that come for what is held; tokens that push nothing out, and seconds for each that does.
     """
-    queued, sent, others, running, waiting, mine, slots, used, room, preempting, age, share, left = load[:13]
-    own, quiet, back, _, wanted = load[13:]
+    (queued, sent, others, running, waiting, mine, slots, used, room, preempting, age, share, left, own, quiet, back,
+     spare, wanted) = load  # fmt: skip
     if not (
         # All within ``_BOUNDS``: nearly always, so it has to be quick. Counts are whole, and so are their bounds: it
         # takes three times as long to compare one with a fraction.
@@ -230,6 +235,7 @@ def _standing(load: Load, pace: Rates) -> tuple[float, float, float, float, floa
         and 0 <= own <= 1_000_000_000_000
         and 0.0 <= quiet <= 1e6
         and 0.0 <= back <= 1e6
+        and 0.0 <= spare <= 1e12
         and 0.0 <= wanted <= 1.0
     ):
         return _standing(Load._make(map(_bounded, load, _BOUNDS)), pace)
@@ -258,7 +264,7 @@ def _standing(load: Load, pace: Rates) -> tuple[float, float, float, float, floa
     pressure = weight * preempting * _REDO
     step = pace.step * (1.0 + batch / _CROWD)
     passes = FIRST_PASSES if batch >= 1.0 else 1.0 + (FIRST_PASSES - 1.0) * batch
-    return ahead, step, passes, slot, pressure, 1.0 / share, free, hold, back, wanted / rate
+    return ahead, step, passes, slot, pressure, 1.0 / share, free, hold, back, spare, wanted / rate
 
 
 def _bounded(value: float | None, bounds: tuple[float, float]) -> Any:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import compress
+from itertools import compress, islice
 
 from gateway.fleet.balance.prompt import BLOCK_SIZES, HASH_BITS, Prompt, blocks_within, reach
 
@@ -71,6 +71,8 @@ class PrefixTable:
         self._replicas: list[str] = []
         self._places: dict[str, int] = {}
         self._free: list[int] = []
+        # Most prompts of a pool begin with the same run: who is in the last one that was asked for.
+        self._common: tuple[Run, dict[str, int]] = (0, 0), {}
 
     def __len__(self) -> int:
         """How many different blocks are held anywhere."""
@@ -85,6 +87,7 @@ class PrefixTable:
             place = len(self._replicas)
             self._replicas.append(replica)
         self._places[replica] = place
+        self._common = (0, 0), {}
         return PrefixIndex(self._masks, place, room, self._vacate)
 
     def _vacate(self, place: int) -> None:
@@ -111,14 +114,20 @@ class PrefixTable:
     def held_by_all(self, prompt: Prompt) -> dict[str, int]:
         """How many bytes of a prompt's beginning each replica holds, by its name; who holds nothing is left out."""
         held: dict[str, int] = {}
-        for size, mask in self.runs(prompt):
-            found = dict.fromkeys(self._holders(mask), size)
-            held = held | found if held else found
+        for run in self.runs(prompt):
+            if run == self._common[0]:
+                found = self._common[1]
+            else:
+                found = dict.fromkeys(self._holders(run[1]), run[0])
+                if len(found) > _FEW:
+                    self._common = run, found
+            held = held | found if held else found.copy()
         return held
 
     def held_by(self, names: Sequence[str], runs: Sequence[Run]) -> dict[str, int]:
         """The same of a few replicas, where there are hundreds."""
-        places = [(name, self._places[name]) for name in names if name in self._places]
+        known = self._places.get
+        places = [(name, place) for name in names if (place := known(name)) is not None]
         held: dict[str, int] = {}
         for size, mask in runs:
             octets = mask.to_bytes(len(self._replicas), "little")
@@ -131,11 +140,15 @@ class PrefixTable:
         """So many of those that hold the most. What half of a ``pool`` of so many replicas holds marks nobody out."""
         names: list[str] = []
         for _, mask in reversed(runs):
-            found = list(self._holders(mask))
-            if len(names) >= most or 2 * len(found) > pool:
+            if len(names) >= most or 2 * self._spread(mask) > pool:
                 break
-            names += found[: most - len(names)]
+            names += islice(self._holders(mask), most - len(names))
         return names
+
+    def _spread(self, mask: int) -> int:
+        """How many ``_holders`` names."""
+        bits, places = mask.bit_count(), len(self._replicas)
+        return bits if bits <= _FEW else places - mask.to_bytes(places, "little").count(0)
 
     def _holders(self, mask: int) -> Iterable[str]:
         if mask.bit_count() > _FEW:

@@ -36,8 +36,9 @@ class Reuse:
 
         Never more than for something younger; 0 while nothing has been asked for again.
         """
-        if not (self._held > 0.0 and self._aged > 0.0):
+        held, aged = self._held, self._aged
+        if not (held > 0.0 and aged > 0.0):
             return 0.0
-        again = self._held / self._asked
-        late = again * math.exp(-max(age, 0.0) * self._held / self._aged)
+        again = held / self._asked
+        late = again * math.exp(-age * held / aged) if age > 0.0 else again
         return late / (1.0 - again + late) if late > 0.0 else 0.0

@@ -127,8 +127,8 @@ def by_estimate(candidates: Sequence[V], ask: Ask, random: Random) -> V | None:
     """
     seconds = _seconds(candidates, ask)
     bound = nearly(min(seconds)) if seconds else 0.0
-    near = compress(candidates, map(bound.__ge__, seconds))
-    equals = [view for view in near if view.in_flight < view.room]
+    near = zip(candidates, seconds, strict=True)
+    equals = [view for view, its in near if its <= bound and view.in_flight < view.room]
     if not equals:
         left = [view for view in candidates if view.in_flight < view.room]
         return (by_estimate if len(left) < len(candidates) else by_in_flight)(left, ask, random)

@@ -111,23 +111,22 @@ class Workload:
         else:
             self._unshown += tokens
         if bound > 0.0:
-            self._bound = bound + self._bound_lately(now)
+            self._bound = bound + self._bound * _faded(now - self._bound_at)
             self._bound_at = now
         self._mean_prompt += (uncached - self._mean_prompt) * (_MEMORY if self._mean_prompt else 1.0)
         self.quote.void()
-
-    def _bound_lately(self, now: float) -> float:
-        return self._bound * math.exp(min(self._bound_at - now, 0.0) / _LATELY)
 
     def _returning(self, now: float) -> float:
         """Requests a second that come for what its cache holds: of this instance, or of all by the engine's counters.
 
         Those say nothing new while they stand still, so they fade as well.
         """
-        counted = self.pace.returning
+        counted, bound = self.pace.returning, 0.0
         if counted > 0.0:
-            counted *= math.exp(min(self._moved_at - now, 0.0) / _LATELY)
-        return max(self._bound_lately(now) / _LATELY, counted)
+            counted *= _faded(now - self._moved_at)
+        if self._bound > 0.0:
+            bound = self._bound * _faded(now - self._bound_at) / _LATELY
+        return counted if counted > bound else bound
 
     def answered(self, uncached: float, epoch: int, now: float) -> None:
         """Its first token came."""
@@ -231,3 +230,8 @@ class Workload:
             0.0 if self._reuse is None else self._reuse.wanted(now - self._oldest),
         )
         return _loading(Load, told)
+
+
+def _faded(seconds: float) -> float:
+    """What is left, so many seconds later, of what counts for ``_LATELY``."""
+    return math.exp(-seconds / _LATELY) if seconds > 0.0 else 1.0
