@@ -65,6 +65,25 @@ def test_of_a_few_replicas_the_same_is_said_as_of_all():
     assert table.held_by(["r3", "r99"], table.runs(whole)) == {"r99": reach(60)}
 
 
+def test_asked_again_of_the_same_beginning_it_says_the_same_and_names_who_has_come():
+    table, indexes = open_table(*[PLENTY] * 8)
+    system = blocks(Random(6), 5)
+    first, second = prompts(2, 9, before=system)
+    for index in indexes:
+        index.note(prompt(system))
+    said = table.held_by_all(first)
+    assert said == {f"r{place}": reach(5) for place in range(8)}
+    said["r1"] = said["told"] = reach(9)  # as what others told is added to it
+    assert table.held_by_all(second) == {f"r{place}": reach(5) for place in range(8)}
+    indexes[3].close()
+    table.open("r99", PLENTY).note(prompt(system))
+    assert table.held_by_all(second) == {name: reach(5) for name in ("r0", "r1", "r2", "r99", "r4", "r5", "r6", "r7")}
+    indexes[4].note(second)
+    assert table.held_by_all(first).keys() == table.held_by_all(second).keys()
+    assert table.held_by_all(second)["r4"] == reach(9)
+    assert table.held_by_all(first)["r4"] == reach(5)
+
+
 def test_who_holds_the_most_is_named_and_not_what_half_of_all_hold():
     table, indexes = open_table(*[PLENTY] * 20)
     whole = prompt(blocks(Random(5), 60))
