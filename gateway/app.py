@@ -350,9 +350,10 @@ async def bound(core: Core, instances: int = 0) -> None:
     now = asyncio.get_running_loop().time()
 
     def limit(replica: Replica) -> int:
-        slots, work = replica.pace.slots, replica.work
-        more = spare(slots, replica.pace.step, work.mean_left, trying=tries(replica.point, now)) if slots else 0
-        return places(policy.in_flight, slots, replica.share, work.others_in_flight, more, instances=instances)
+        pace, work = replica.pace, replica.work
+        trying = pace.grown or tries(replica.point, now)
+        more = spare(pace.slots, pace.step, work.mean_left, trying=trying) if pace.slots else 0
+        return places(policy.in_flight, pace.slots, replica.share, work.others_in_flight, more, instances=instances)
 
     core.registry.bound(limit)
     core.gate.mix.sample(now)

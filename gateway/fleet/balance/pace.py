@@ -108,12 +108,14 @@ class Pace:
 
     ``prefill`` is in prompt tokens a second, ``step`` in seconds for a pass that only decodes; both are positive and
     finite whatever was noted. ``slots`` is how many sequences its batch holds, ``None`` while it was never seen full.
+    ``grown``: it was seen to hold more than was thought, and has not been seen full since: it may hold more yet.
     ``returning`` is how many requests a second found their prompts there lately, each by the share that it found, when
     its counters moved last.
     """
 
     __slots__ = (
-        "_counted", "_flow", "_heard", "_most", "_prefill", "_settled", "_step", "prefill", "returning", "slots", "step"
+        "_counted", "_flow", "_heard", "_most", "_prefill", "_settled", "_step", "grown", "prefill", "returning",
+        "slots", "step",
     )  # fmt: skip
 
     def __init__(self, prior: Prior) -> None:
@@ -126,6 +128,7 @@ class Pace:
         self._most = 0.0  # the most sequences that were seen running
         self._settled = 0  # how many scrapes in a row have seen them, with others waiting
         self.slots: int | None = None
+        self.grown = False
         self._settle()
 
     @property
@@ -224,6 +227,7 @@ class Pace:
             self._most, self._settled = running, 0
             if self.slots is not None:
                 self.slots = int(running)  # it holds more than was thought; to forget all would lift every limit
+                self.grown = True
         full = values.get(Signal.WAITING, 0.0) >= 1.0 and values.get(Signal.KV_USE, 0.0) < _PRESSED
         if running < self._most or not full:
             self._settled = 0
@@ -231,6 +235,7 @@ class Pace:
         self._settled += 1
         if self._settled >= _SETTLED:
             self.slots = int(running)
+            self.grown = False
 
     def _hear(self, now: float) -> None:
         if self._heard is not None:

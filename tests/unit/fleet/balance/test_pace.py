@@ -266,6 +266,21 @@ def test_a_batch_that_has_become_larger_is_not_forgotten_meanwhile(pace):
     assert pace.slots == 80
 
 
+def test_a_batch_that_was_found_larger_is_tried_until_it_is_seen_full(pace):
+    """What waited for an adapter or a grammar looked like a full batch: its true size is not to take an hour."""
+    batches(pace, *[(3, 5)] * 3)
+    assert (pace.slots, pace.grown) == (3, False)
+    batches(pace, (4, 0))
+    assert (pace.slots, pace.grown) == (4, True)
+    size, scrapes = 4, 0
+    while pace.grown:
+        size = min(size + max(1, size // 8), 256)  # as ``spare`` lets in
+        batches(pace, (size, 0 if size < 256 else 2))
+        scrapes += 1
+        assert scrapes < 60
+    assert pace.slots == 256
+
+
 @pytest.mark.parametrize(
     ("found", "how"),
     [
