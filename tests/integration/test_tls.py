@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from gateway.cli.main import app
 from gateway.wire.tls import client_tls
 from tests.authority import Authority
+from tests.conftest import wait_until
 
 HOST = "127.0.0.1"
 ASK = {"model": "sim-model", "messages": [{"role": "user", "content": "hello world"}]}
@@ -126,10 +127,7 @@ def test_a_certificate_that_is_renewed_is_shown_to_the_next_client(
         before = serial()
         fresh = authority.pem(HOST)
         fresh.replace(shown)
-        deadline = time.monotonic() + 30
-        while serial() == before:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: serial() != before, "the new certificate", 30)
         client.models.list()  # on its old connection
     assert any("was read again" in line for line in gateway.reports)
 
